@@ -1,0 +1,1 @@
+"""A schedule becomes a tick table: ``lower``, and ``replay``, which proves the table."""

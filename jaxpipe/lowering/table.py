@@ -1,0 +1,77 @@
+"""The tick table: a schedule with its time and memory settled, as plain integers.
+
+The executor scans over the rows of this table, so it is data, not program: compile time and
+device memory do not depend on how many rows there are. A tick goes, on every rank at once:
+
+1. ends of the pipe, the same on all ranks: input gradients of the first stage that the previous
+   tick computed go into the embedding; outputs of the last stage that the previous tick computed
+   go through the head, whose gradient lands in an inbox slot; token embeddings land in an inbox slot;
+2. at most one action, which reads the inbox slot ``inbox_read``;
+3. what the action computed leaves for both neighbours (with ``transfer_ticks=2``: what the action
+   of the tick before computed); what arrives from rank r-1, from rank r+1 and from the rank itself
+   goes to ``from_below``, ``from_above`` and ``from_self``.
+
+"No slot" is the trash slot, the last one of each buffer, so that a write needs no branch.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int32
+
+from jaxpipe.schedules import Placement
+
+IDLE, FORWARD, BACKWARD, WEIGHT, BACKWARD_WEIGHT = range(5)
+
+NONE = -1
+"""No microbatch, in the columns ``embed``, ``head`` and ``unembed``."""
+
+
+class RankColumns(NamedTuple):
+    """What each rank does on each tick; every array is int32 ``[ticks, ranks]``."""
+
+    kind: Int32[np.ndarray, "ticks ranks"]
+    pipe: Int32[np.ndarray, "ticks ranks"]
+    chunk: Int32[np.ndarray, "ticks ranks"]
+    microbatch: Int32[np.ndarray, "ticks ranks"]
+    inbox_read: Int32[np.ndarray, "ticks ranks"]
+    residual_slot: Int32[np.ndarray, "ticks ranks"]
+    weight_slot: Int32[np.ndarray, "ticks ranks"]
+    from_below: Int32[np.ndarray, "ticks ranks"]
+    from_above: Int32[np.ndarray, "ticks ranks"]
+    from_self: Int32[np.ndarray, "ticks ranks"]
+
+
+class EndColumns(NamedTuple):
+    """What all ranks do together at both ends of each pipe; every array is int32 ``[ticks, pipes]``.
+
+    ``embed``, ``head`` and ``unembed`` hold a microbatch or ``NONE``; the slots are inbox slots
+    of the rank that holds the first (``embed_slot``) or the last stage (``head_slot``).
+    """
+
+    embed: Int32[np.ndarray, "ticks pipes"]
+    embed_slot: Int32[np.ndarray, "ticks pipes"]
+    head: Int32[np.ndarray, "ticks pipes"]
+    head_slot: Int32[np.ndarray, "ticks pipes"]
+    unembed: Int32[np.ndarray, "ticks pipes"]
+
+
+@dataclass(frozen=True)
+class TickTable:
+    """A lowered schedule. Slot counts leave out the trash slot; index ``num_..._slots`` is the trash."""
+
+    name: str
+    placement: Placement
+    num_microbatches: int
+    transfer_ticks: int
+    ranks: RankColumns
+    ends: EndColumns
+    num_inbox_slots: int
+    num_residual_slots: int
+    num_weight_slots: int
+
+    @property
+    def num_ticks(self) -> int:
+        """Rows, the last of which may serve only the ends of the pipe."""
+        return self.ranks.kind.shape[0]

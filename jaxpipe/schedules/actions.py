@@ -1,0 +1,51 @@
+"""What a rank does: one action on one microbatch of one stage.
+
+    0F3   forward of stage 0 on microbatch 3
+    0B3   gradient of that stage's input            (needs 0F3 and the next stage's B)
+    0W3   gradient of that stage's weights          (needs 0B3)
+    0BW3  both at once                              (what most papers draw as one backward)
+
+An action carries all its metadata, so one microbatch on two chunks, or in two directions,
+never collides. Pipe 1 (Chimera, DualPipe) is written with a prime: ``0F3'``.
+
+Zero-bubble papers call the input gradient B (Qi et al., "Zero Bubble Pipeline Parallelism",
+section 2); PyTorch's CSV form writes I for it and B for the whole backward.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """The kind of an action."""
+
+    F = "F"
+    B = "B"
+    W = "W"
+    BW = "BW"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One unit of work of one rank; ``stage``, ``microbatch`` and ``pipe`` count from 0."""
+
+    kind: Kind
+    stage: int
+    microbatch: int
+    pipe: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch}" + "'" * self.pipe
+
+
+_TEXT = re.compile(r"(\d+)(F|BW|B|W)(\d+)('*)")
+
+
+def parse_action(text: str) -> Action:
+    """The action that ``str(action)`` wrote; ``ValueError`` names a text that is none."""
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not an action; write stage, kind and microbatch, such as 0F3, 0B3, 0W3, 0BW3")
+    stage, kind, microbatch, primes = match.groups()
+    return Action(Kind(kind), int(stage), int(microbatch), len(primes))

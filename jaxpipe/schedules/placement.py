@@ -1,0 +1,52 @@
+"""Which rank holds which stage, and as which of its chunks.
+
+A placement is a table, so V-shaped and mirrored ones are only other tables. Stages that follow
+each other always lie on one rank or on neighbours of the ring: a message travels one hop.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Placement:
+    """``stage_ranks[pipe][stage]`` is the rank of a stage, ``stage_chunks[pipe][stage]`` its chunk there."""
+
+    num_ranks: int
+    stage_ranks: tuple[tuple[int, ...], ...]
+    stage_chunks: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_pipes(self) -> int:
+        return len(self.stage_ranks)
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stage_ranks[0])
+
+    @property
+    def num_chunks(self) -> int:
+        """Stages per rank and pipe."""
+        return self.num_stages // self.num_ranks
+
+    def rank(self, stage: int, pipe: int = 0) -> int:
+        return self.stage_ranks[pipe][stage]
+
+    def chunk(self, stage: int, pipe: int = 0) -> int:
+        return self.stage_chunks[pipe][stage]
+
+    def stage(self, rank: int, chunk: int, pipe: int = 0) -> int:
+        """The stage that ``rank`` holds as ``chunk``."""
+        for stage, place in enumerate(zip(self.stage_ranks[pipe], self.stage_chunks[pipe], strict=True)):
+            if place == (rank, chunk):
+                return stage
+        raise ValueError(f"rank {rank} holds no chunk {chunk} of pipe {pipe}")
+
+
+def looped(num_ranks: int, num_chunks: int = 1) -> Placement:
+    """Stage s lies on rank ``s % num_ranks`` (Narayanan et al. 2021, section 2.2)."""
+    stages = range(num_ranks * num_chunks)
+    return Placement(
+        num_ranks,
+        (tuple(stage % num_ranks for stage in stages),),
+        (tuple(stage // num_ranks for stage in stages),),
+    )
