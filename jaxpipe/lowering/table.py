@@ -8,8 +8,8 @@ device memory do not depend on how many rows there are. A tick goes, on every ra
    go through the head, whose gradient lands in an inbox slot; token embeddings land in an inbox slot;
 2. at most one action, which reads the inbox slot ``inbox_read``;
 3. what the action computed leaves for both neighbours (with ``transfer_ticks=2``: what the action
-   of the tick before computed); what arrives from rank r-1, from rank r+1 and from the rank itself
-   goes to ``from_below``, ``from_above`` and ``from_self``.
+   of the tick before computed); what arrives from rank r-1 and from rank r+1 goes to ``from_below``
+   and ``from_above``, what this tick's action computed for the rank itself to ``from_self``.
 
 "No slot" is the trash slot, the last one of each buffer, so that a write needs no branch.
 """

@@ -46,6 +46,8 @@ def parse_action(text: str) -> Action:
     """The action that ``str(action)`` wrote; ``ValueError`` names a text that is none."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not an action; write stage, kind and microbatch, such as 0F3, 0B3, 0W3, 0BW3")
+        raise ValueError(
+            f"{text!r} is not an action; write stage, kind and microbatch, such as 0F3, 0B3, 0W3, 0BW3"
+        )
     stage, kind, microbatch, primes = match.groups()
     return Action(Kind(kind), int(stage), int(microbatch), len(primes))

@@ -1,0 +1,235 @@
+"""Run a tick table in plain Python, on names instead of numbers: the proof that it is right.
+
+The machine below follows the docstring of ``table`` to the letter. A value is named after what it is
+for, and whoever reads a slot says which value it must find there. A read takes the value out of its
+slot, so a write onto a value that nobody has read yet, and a value that nobody ever reads, both show.
+A cell that means nothing must hold 0 or the trash slot, so that no wrong cell can hide.
+
+Also proved: each rank runs its actions in the schedule's order, hence sums its gradients in that
+order, and every microbatch counts once in every stage, in the head and in the embedding.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, IDLE, NONE, WEIGHT, TickTable
+from jaxpipe.schedules import Action, Kind, Schedule, fuse_backward, split_backward
+
+KINDS = {FORWARD: Kind.F, BACKWARD: Kind.B, WEIGHT: Kind.W, BACKWARD_WEIGHT: Kind.BW}
+
+READS = {
+    IDLE: {},
+    FORWARD: {"inbox_read": "x"},
+    BACKWARD: {"inbox_read": "dy", "residual_slot": "residual"},
+    WEIGHT: {"weight_slot": "weight_input"},
+    BACKWARD_WEIGHT: {"inbox_read": "dy", "residual_slot": "residual"},
+}
+WRITES = {
+    IDLE: {},
+    FORWARD: {"residual_slot": "residual"},
+    BACKWARD: {"weight_slot": "weight_input"},
+    WEIGHT: {},
+    BACKWARD_WEIGHT: {},
+}
+
+
+class Value(NamedTuple):
+    """``name`` is x (a stage's input), dy (the gradient of its output), residual or weight_input.
+
+    The x of the stage behind the last one goes to the head, the dy of stage -1 to the embedding.
+    """
+
+    name: str
+    pipe: int
+    stage: int
+    microbatch: int
+
+
+Slots = list[Value | None]
+
+
+@dataclass
+class _Machine:
+    """The slots of each rank, what its last action computed, and a record of what was added up, in order."""
+
+    table: TickTable
+    inbox: list[Slots]
+    residual: list[Slots]
+    weight: list[Slots]
+    outputs: Slots
+    ran: list[list[Action]]
+    head: list[list[int]]
+    embedding: list[list[int]]
+
+
+def replay(table: TickTable, schedule: Schedule) -> None:
+    """Prove that ``table`` computes ``schedule``, with its backward split or fused.
+
+    Raises ``AssertionError`` naming tick, rank, slot, the value expected and the one found.
+    """
+    num_ranks, num_pipes = table.placement.num_ranks, table.placement.num_pipes
+    machine = _Machine(
+        table=table,
+        inbox=[[None] * (table.num_inbox_slots + 1) for _ in range(num_ranks)],
+        residual=[[None] * (table.num_residual_slots + 1) for _ in range(num_ranks)],
+        weight=[[None] * (table.num_weight_slots + 1) for _ in range(num_ranks)],
+        outputs=[None] * num_ranks,
+        ran=[[] for _ in range(num_ranks)],
+        head=[[] for _ in range(num_pipes)],
+        embedding=[[] for _ in range(num_pipes)],
+    )
+    for tick in range(table.num_ticks):
+        _run_ends(machine, tick)
+        outputs = [_run_action(machine, tick, rank) for rank in range(num_ranks)]
+        _deliver(machine, tick, outputs)
+        machine.outputs = outputs
+    _check_all_was_read(machine)
+    _check_orders(machine, schedule)
+
+
+def _run_ends(machine: _Machine, tick: int) -> None:
+    placement, ends = machine.table.placement, machine.table.ends
+    last = placement.num_stages - 1
+    for pipe in range(placement.num_pipes):
+        first_rank, last_rank = placement.rank(0, pipe), placement.rank(last, pipe)
+        gradient = embedded = None
+        if (microbatch := int(ends.unembed[tick, pipe])) != NONE:
+            expected = Value("dy", pipe, -1, microbatch)
+            _expect(machine.outputs[first_rank], expected, f"tick {tick}, rank {first_rank}, unembed")
+            machine.embedding[pipe].append(microbatch)
+        if (microbatch := int(ends.head[tick, pipe])) != NONE:
+            expected = Value("x", pipe, last + 1, microbatch)
+            _expect(machine.outputs[last_rank], expected, f"tick {tick}, rank {last_rank}, head")
+            machine.head[pipe].append(microbatch)
+            gradient = Value("dy", pipe, last, microbatch)
+        if (microbatch := int(ends.embed[tick, pipe])) != NONE:
+            embedded = Value("x", pipe, 0, microbatch)
+        at = f"tick {tick}, rank {last_rank}, head_slot"
+        _write(machine.inbox[last_rank], ends.head_slot[tick, pipe], gradient, at=at)
+        at = f"tick {tick}, rank {first_rank}, embed_slot"
+        _write(machine.inbox[first_rank], ends.embed_slot[tick, pipe], embedded, at=at)
+
+
+def _run_action(machine: _Machine, tick: int, rank: int) -> Value | None:
+    """Run one rank's action; what it computes for another stage, if anything."""
+    columns, placement = machine.table.ranks, machine.table.placement
+    kind, pipe, chunk, microbatch = (int(column[tick, rank]) for column in columns[:4])
+    at = f"tick {tick}, rank {rank}"
+    if (
+        kind not in READS
+        or pipe not in range(placement.num_pipes)
+        or chunk not in range(placement.num_chunks)
+    ):
+        _fail(at, f"kind {kind}, pipe {pipe}, chunk {chunk} do not exist")
+    if kind == IDLE and (pipe, chunk, microbatch) != (0, 0, 0):
+        _fail(at, f"idle, but pipe {pipe}, chunk {chunk}, microbatch {microbatch} are not all 0")
+    stage = placement.stage(rank, chunk, pipe)
+    for column, slots in (
+        ("inbox_read", machine.inbox[rank]),
+        ("residual_slot", machine.residual[rank]),
+        ("weight_slot", machine.weight[rank]),
+    ):
+        slot = getattr(columns, column)[tick, rank]
+        if column in READS[kind]:
+            value = Value(READS[kind][column], pipe, stage, microbatch)
+            _read(slots, slot, value, at=f"{at}, {column}")
+        else:
+            name = WRITES[kind].get(column)
+            left = Value(name, pipe, stage, microbatch) if name else None
+            _write(slots, slot, left, at=f"{at}, {column}")
+    if kind == IDLE:
+        return None
+    machine.ran[rank].append(Action(KINDS[kind], stage, microbatch, pipe))
+    if kind == WEIGHT:
+        return None
+    return (
+        Value("x", pipe, stage + 1, microbatch)
+        if kind == FORWARD
+        else Value("dy", pipe, stage - 1, microbatch)
+    )
+
+
+def _deliver(machine: _Machine, tick: int, outputs: Slots) -> None:
+    """Each rank hears both neighbours, and itself without a detour."""
+    num_ranks = machine.table.placement.num_ranks
+    leaving = outputs if machine.table.transfer_ticks == 1 else machine.outputs
+    for rank, inbox in enumerate(machine.inbox):
+        for column, arriving in (
+            ("from_below", leaving[rank - 1]),
+            ("from_above", leaving[(rank + 1) % num_ranks]),
+            ("from_self", outputs[rank]),
+        ):
+            slot = getattr(machine.table.ranks, column)[tick, rank]
+            _write(inbox, slot, arriving, at=f"tick {tick}, rank {rank}, {column}")
+
+
+def _read(slots: Slots, slot: int, expected: Value, *, at: str) -> None:
+    if slot not in range(len(slots) - 1):
+        _fail(at, f"slot {slot} is no slot, {expected} expected")
+    _expect(slots[slot], expected, f"{at}, slot {slot}")
+    slots[slot] = None
+
+
+def _write(slots: Slots, slot: int, value: Value | None, *, at: str) -> None:
+    trash = len(slots) - 1
+    if slot == trash:
+        return
+    if slot not in range(trash):
+        _fail(at, f"slot {slot} does not exist, the trash slot is {trash}")
+    if value is None:
+        _fail(at, f"slot {slot} would be written, but there is nothing to write")
+    if slots[slot] is not None:
+        _fail(at, f"slot {slot}: {value} would overwrite {slots[slot]}, which nobody has read")
+    slots[slot] = value
+
+
+def _expect(found: Value | None, expected: Value, at: str) -> None:
+    if found != expected:
+        _fail(at, f"expected {expected}, found {found}")
+
+
+def _check_all_was_read(machine: _Machine) -> None:
+    for name in ("inbox", "residual", "weight"):
+        for rank, slots in enumerate(getattr(machine, name)):
+            for slot, value in enumerate(slots[:-1]):
+                if value is not None:
+                    _fail(f"rank {rank}, {name} slot {slot}", f"{value} was never read")
+
+
+def _check_orders(machine: _Machine, schedule: Schedule) -> None:
+    """What ran and what was added up is the schedule's, each microbatch once."""
+    ran = tuple(map(tuple, machine.ran))
+    if ran not in (split_backward(schedule).orders, fuse_backward(schedule).orders):
+        _fail("all ranks", f"the actions run are not those of {schedule.name!r} in its order")
+    placement = schedule.placement
+    for pipe in range(placement.num_pipes):
+        last = placement.num_stages - 1
+        forwards = _microbatches(ran[placement.rank(last, pipe)], (Kind.F,), last, pipe=pipe)
+        backwards = _microbatches(ran[placement.rank(0, pipe)], (Kind.B, Kind.BW), 0, pipe=pipe)
+        if machine.head[pipe] != forwards:
+            _fail(f"pipe {pipe}, head", f"expected microbatches {forwards}, found {machine.head[pipe]}")
+        if machine.embedding[pipe] != backwards:
+            _fail(f"pipe {pipe}, embedding", f"expected {backwards}, found {machine.embedding[pipe]}")
+        for stage in range(placement.num_stages):
+            for kinds in ((Kind.F,), (Kind.B, Kind.BW), (Kind.W, Kind.BW)):
+                counted = _microbatches(ran[placement.rank(stage, pipe)], kinds, stage, pipe=pipe)
+                due = [] if Kind.F not in kinds and schedule.is_forward_only else schedule.microbatches(pipe)
+                if sorted(counted) != list(due):
+                    _fail(
+                        f"pipe {pipe}, stage {stage}",
+                        f"{kinds[0]} of microbatches {counted}, not one of each",
+                    )
+
+
+def _microbatches(
+    actions: tuple[Action, ...], kinds: tuple[Kind, ...], stage: int, *, pipe: int
+) -> list[int]:
+    return [
+        action.microbatch
+        for action in actions
+        if action.kind in kinds and (action.stage, action.pipe) == (stage, pipe)
+    ]
+
+
+def _fail(at: str, what: str) -> NoReturn:
+    raise AssertionError(f"{at}: {what}")

@@ -1,0 +1,81 @@
+"""What an action waits for.
+
+    F of stage s    F of stage s-1
+    B of stage s    F of stage s, B of stage s+1
+    W of stage s    B of stage s
+
+all of the same microbatch and pipe. BW stands for B in this: what it sends is the input gradient.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jaxpipe.schedules.actions import Action, Kind
+from jaxpipe.schedules.schedule import Schedule
+
+
+def result(action: Action) -> Action:
+    """The action by which others know what this one computes: B for BW, else itself."""
+    return replace(action, kind=Kind.B) if action.kind is Kind.BW else action
+
+
+def inputs(action: Action, num_stages: int) -> tuple[Action, ...]:
+    """The results that ``action`` needs."""
+    stage = action.stage
+    if action.kind is Kind.F:
+        return (replace(action, stage=stage - 1),) if stage > 0 else ()
+    if action.kind is Kind.W:
+        return (replace(action, kind=Kind.B),)
+    own = replace(action, kind=Kind.F)
+    if stage == num_stages - 1:
+        return (own,)
+    return own, replace(action, kind=Kind.B, stage=stage + 1)
+
+
+def consumer(action: Action, num_stages: int) -> Action | None:
+    """The result that the next or previous stage makes of what ``action`` computes, if there is one.
+
+    None for W, which sends nothing, for F of the last stage and for B of the first.
+    """
+    stage = action.stage + (1 if action.kind is Kind.F else -1)
+    if action.kind is Kind.W or not 0 <= stage < num_stages:
+        return None
+    return replace(result(action), stage=stage)
+
+
+def ready_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
+    """``(rank, action)`` in an order in which ranks keep theirs and inputs come first.
+
+    Ends early where every rank waits: whoever counts fewer actions than there are has a deadlock.
+    """
+    num_stages = schedule.placement.num_stages
+    done: set[Action] = set()
+    waiting: dict[Action, list[int]] = {}
+    position = [0] * schedule.num_ranks
+    runnable = deque(range(schedule.num_ranks))
+    while runnable:
+        rank = runnable.popleft()
+        order = schedule.orders[rank]
+        while position[rank] < len(order):
+            action = order[position[rank]]
+            missing = next((need for need in inputs(action, num_stages) if need not in done), None)
+            if missing is not None:
+                waiting.setdefault(missing, []).append(rank)
+                break
+            position[rank] += 1
+            done.add(result(action))
+            runnable.extend(waiting.pop(result(action), ()))
+            yield rank, action
+
+
+def stuck(schedule: Schedule) -> dict[int, Action]:
+    """For each rank that can never end, the action at which it waits; empty if there is no deadlock."""
+    position = [0] * schedule.num_ranks
+    for rank, _ in ready_order(schedule):
+        position[rank] += 1
+    return {
+        rank: order[position[rank]]
+        for rank, order in enumerate(schedule.orders)
+        if position[rank] < len(order)
+    }
