@@ -1,0 +1,56 @@
+"""What a model gives the pipeline: two pure functions and parameters in four groups.
+
+The pipeline knows nothing of Llama. It sees a stack of equal layers between a token embedding and
+a vocabulary head, and of a layer only that its linear parts go through ``dense`` (split_vjp.py).
+
+    tokens -> embedding -> layer 0 -> ... -> layer n-1 -> final -> head -> loss
+
+Parameters are nested dicts:
+
+    embedding   [vocabulary, hidden]
+    layers      kernels   {group: {name: [in, out]}}   a group shares its input, as q, k, v do
+                small     any tree                     what dense does not use: norm scales
+    final       any tree                               of ``final``
+    head        [vocabulary, hidden]                   absent when it is the embedding (tied)
+
+Every leaf under ``layers`` has leading dimensions that the executor strips before it calls ``layer``.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Float, Int32
+
+Tree = Any
+"""A pytree of arrays."""
+
+
+class StageContract(NamedTuple):
+    """The model, as the pipeline sees it.
+
+    layer: ``(params, x, constants, extras) -> y`` with x and y ``[batch, sequence, hidden]``;
+        ``params`` holds ``kernels`` and ``small`` of one layer; ``constants`` is what is computed once
+        a step (RoPE tables); ``extras`` holds this microbatch's ``Batch.extras``. Neither is differentiated.
+    final: ``(params, y) -> h``, what stands between the last layer and the head.
+    """
+
+    layer: Callable[[Tree, jax.Array, Tree, Tree], jax.Array]
+    final: Callable[[Tree, jax.Array], jax.Array]
+
+
+class Batch(NamedTuple):
+    """One global batch, cut into microbatches; labels of ``IGNORE_LABEL`` or any negative value count nothing."""
+
+    tokens: Int32[Array, "microbatches batch sequence"]
+    labels: Int32[Array, "microbatches batch sequence"]
+    extras: Mapping[str, Array]
+    """More arrays ``[microbatches, batch, ...]`` that layers want; may be empty."""
+
+
+class LossAndGradients(NamedTuple):
+    """Loss in nats per valid token of the global batch, how many those are, and d loss / d params."""
+
+    loss: Float[Array, ""]
+    num_tokens: Int32[Array, ""]
+    gradients: Tree

@@ -1,0 +1,151 @@
+"""What all ranks do together in a tick: embed, head and unembed.
+
+Each is a loop whose trip count is the same on all ranks, so that the collectives inside are safe, and is 0
+on most ticks. As in loops.py, bodies tie what they read to their counter: otherwise XLA moves the head's
+products and all-reduces out of the loop, and every tick pays for them.
+
+The head runs over chunks of tokens, which bounds the logits.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32
+
+from jaxpipe.lowering.table import NONE
+from jaxpipe.pipeline.buffers import Buffers
+from jaxpipe.pipeline.contract import Batch, Tree
+from jaxpipe.pipeline.loops import tied
+from jaxpipe.pipeline.manual_axes import varying, varying_axes
+from jaxpipe.pipeline.vocabulary import add_rows, cross_entropy, cross_entropy_loss, lookup
+
+
+class Ends(NamedTuple):
+    """Both ends of the pipe on one rank.
+
+    weights: ``embedding``, ``final`` and, unless tied, ``head``; the vocabulary's rows of this rank.
+    scale: 1 / valid tokens of the global batch, or None where only the loss is wanted.
+    axis: the mesh axis of the ranks, or None with one rank.
+    chunk_tokens: the head runs over so many tokens at a time; divides the tokens of a microbatch.
+    """
+
+    final: Callable[[Tree, Array], Array]
+    weights: Tree
+    batch: Batch
+    scale: Float[Array, ""] | None
+    vocab_size: int
+    axis: str | None
+    chunk_tokens: int
+
+
+def run_embed(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, rank: int) -> Buffers:
+    """The embeddings of a microbatch into an inbox slot of ``rank``; nothing if ``microbatch`` is ``NONE``."""
+
+    def body(turn: Array, inbox: Array) -> Array:
+        microbatch_, slot_ = tied(turn, (microbatch, slot))
+        x = lookup(ends.weights["embedding"], _tokens(ends.batch.tokens, microbatch_), axis=ends.axis)
+        return _put(inbox, x, _slot_on(ends, rank, slot_, inbox))
+
+    return buffers._replace(inbox=_once(microbatch, body, buffers.inbox))
+
+
+def run_unembed(ends: Ends, buffers: Buffers, microbatch: Array, *, rank: int) -> Buffers:
+    """The message of ``rank``, d loss / d embeddings of a microbatch, into the embedding's gradient."""
+
+    def body(turn: Array, gradient: Array) -> Array:
+        microbatch_, message = tied(turn, (microbatch, buffers.message))
+        dx = _broadcast(ends, message, rank)
+        return add_rows(gradient, _tokens(ends.batch.tokens, microbatch_), dx, axis=ends.axis)
+
+    embedding = _once(microbatch, body, buffers.gradients["embedding"])
+    return buffers._replace(gradients=dict(buffers.gradients, embedding=embedding))
+
+
+def run_head(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, rank: int) -> Buffers:
+    """The message of ``rank``, the last stage's output, through ``final``, head and loss.
+
+    Its gradient lands in an inbox slot of ``rank``.
+    """
+    name = _head_name(ends)
+
+    def body(chunk: Array, carry: tuple[Array, Array, Tree, Array]) -> tuple[Array, Array, Tree, Array]:
+        inbox, d_head, d_final, loss = carry
+        y, labels, first = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
+        hidden, pullback = jax.vjp(ends.final, ends.weights["final"], y)
+        chunk_loss, d_hidden, d_head_chunk = cross_entropy(
+            ends.weights[name], hidden, labels, vocab_size=ends.vocab_size, scale=ends.scale, axis=ends.axis
+        )
+        d_final_chunk, dy = pullback(varying(d_hidden.astype(hidden.dtype), tuple(varying_axes(hidden))))
+        inbox = _put(inbox, dy, _slot_on(ends, rank, slot, inbox), first)
+        d_final = jax.tree.map(lambda total, new: total + new.astype(total.dtype), d_final, d_final_chunk)
+        return inbox, d_head + d_head_chunk, d_final, loss + chunk_loss
+
+    gradients = dict(buffers.gradients)
+    carry = (buffers.inbox, gradients[name], gradients["final"], buffers.loss)
+    num_chunks = buffers.message.shape[0] // ends.chunk_tokens
+    inbox, gradients[name], gradients["final"], loss = _chunks(microbatch, num_chunks, body, carry)
+    return buffers._replace(inbox=inbox, gradients=gradients, loss=loss)
+
+
+def run_head_loss(ends: Ends, buffers: Buffers, microbatch: Array, *, rank: int) -> Buffers:
+    """The loss alone of the message of ``rank``, for evaluation."""
+
+    def body(chunk: Array, loss: Array) -> Array:
+        y, labels, _ = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
+        hidden = ends.final(ends.weights["final"], y)
+        head = ends.weights[_head_name(ends)]
+        return loss + cross_entropy_loss(head, hidden, labels, vocab_size=ends.vocab_size, axis=ends.axis)
+
+    num_chunks = buffers.message.shape[0] // ends.chunk_tokens
+    return buffers._replace(loss=_chunks(microbatch, num_chunks, body, buffers.loss))
+
+
+def _head_name(ends: Ends) -> str:
+    """The head's weights: its own, or the embedding's where they are tied."""
+    return "head" if "head" in ends.weights else "embedding"
+
+
+def _read_chunk(
+    ends: Ends, message: Array, chunk: Array, microbatch: Array, rank: int
+) -> tuple[Float[Array, "t d"], Int32[Array, " t"], Array]:
+    """A chunk of the message of ``rank`` on all ranks, its labels, and its first token."""
+    first, microbatch, message = tied(chunk, (chunk * ends.chunk_tokens, microbatch, message))
+    y = _broadcast(ends, jax.lax.dynamic_slice_in_dim(message, first, ends.chunk_tokens), rank)
+    labels = jax.lax.dynamic_slice_in_dim(_tokens(ends.batch.labels, microbatch), first, ends.chunk_tokens)
+    # marked as varying, since the VJP of ``final`` would sum dy over the ranks otherwise
+    return varying(y, tuple(varying_axes(message))), labels, first
+
+
+def _tokens(array: Int32[Array, "m b s"], microbatch: Array) -> Int32[Array, " t"]:
+    return jax.lax.dynamic_index_in_dim(array, microbatch, keepdims=False).reshape(-1)
+
+
+def _broadcast(ends: Ends, message: Array, rank: int) -> Array:
+    """The message of ``rank`` on all ranks; what the others hold may be anything, also NaN."""
+    if ends.axis is None:
+        return message
+    return jax.lax.psum(jnp.where(jax.lax.axis_index(ends.axis) == rank, message, 0), ends.axis)
+
+
+def _slot_on(ends: Ends, rank: int, slot: Array, inbox: Array) -> Array:
+    """``slot`` on ``rank``, the trash slot on the others."""
+    if ends.axis is None:
+        return slot
+    return jnp.where(jax.lax.axis_index(ends.axis) == rank, slot, inbox.shape[0] - 1)
+
+
+def _put(inbox: Array, value: Float[Array, "t d"], slot: Array, first: Array | int = 0) -> Array:
+    """The inbox with ``value`` in a slot, from token ``first`` on."""
+    value = varying(value.astype(inbox.dtype), tuple(varying_axes(inbox)))
+    return jax.lax.dynamic_update_slice(inbox, value[None], (slot, first, 0))
+
+
+def _once(microbatch: Array, body: Callable, carry: Tree) -> Tree:
+    return _chunks(microbatch, 1, body, carry)
+
+
+def _chunks(microbatch: Array, num_chunks: int, body: Callable, carry: Tree) -> Tree:
+    """``body`` for each chunk, or not at all if there is no microbatch."""
+    return jax.lax.fori_loop(0, jnp.where(microbatch == NONE, 0, num_chunks), body, carry)

@@ -1,0 +1,138 @@
+"""Where each layer lies: canonical ``[num_layers, ...]`` against what the ranks hold.
+
+    canonical   layers in model order; vocabulary as it is         checkpoints, export, hashes
+    stage       [ranks, chunks, layers, ...], the longest stage gives the size;
+                vocabulary padded to a multiple of the ranks        the training state, sharded over pp
+
+Layers of padding are zero, get no gradient, and cost no compute.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxpipe.pipeline.contract import Tree
+from jaxpipe.pipeline.vocabulary import padded_vocabulary
+from jaxpipe.schedules import Placement
+
+VOCABULARY_GROUPS = ("embedding", "head")
+"""Parameters whose first dimension is the vocabulary."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``layers_per_stage[stage]`` consecutive layers lie on the rank and chunk of ``placement``."""
+
+    placement: Placement
+    layers_per_stage: tuple[int, ...]
+    vocab_size: int
+
+    @property
+    def num_layers(self) -> int:
+        return sum(self.layers_per_stage)
+
+    @property
+    def max_layers(self) -> int:
+        """Layers of the longest stage: what every chunk makes room for."""
+        return max(self.layers_per_stage)
+
+    @property
+    def is_even(self) -> bool:
+        return len(set(self.layers_per_stage)) == 1
+
+    @property
+    def padded_vocab_size(self) -> int:
+        return padded_vocabulary(self.vocab_size, self.placement.num_ranks)
+
+    def layers_of_chunk(self) -> np.ndarray:
+        """How many layers each chunk has: int32 ``[ranks, chunks]``."""
+        counts = np.zeros((self.placement.num_ranks, self.placement.num_chunks), np.int32)
+        for stage, count in enumerate(self.layers_per_stage):
+            counts[self.placement.rank(stage), self.placement.chunk(stage)] = count
+        return counts
+
+    def positions(self) -> np.ndarray:
+        """Where each layer of the model lies: int ``[num_layers, 3]``, rank, chunk, index in the chunk."""
+        return np.array(
+            [
+                (self.placement.rank(stage), self.placement.chunk(stage), index)
+                for stage, count in enumerate(self.layers_per_stage)
+                for index in range(count)
+            ]
+        )
+
+
+def balanced_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Layers of each stage, as even as can be, the longer stages first: 10 over 4 gives 3, 3, 2, 2."""
+    if num_layers < num_stages:
+        raise ValueError(
+            f"{num_layers} layers cannot fill {num_stages} stages; use at least {num_stages} layers, "
+            "or fewer ranks or chunks"
+        )
+    quotient, remainder = divmod(num_layers, num_stages)
+    return tuple(quotient + (stage < remainder) for stage in range(num_stages))
+
+
+def to_stage_layout(params: Tree, layout: Layout) -> Tree:
+    """Canonical parameters, or anything shaped like them, as the ranks hold them."""
+    rank, chunk, index = layout.positions().T
+    shape = (layout.placement.num_ranks, layout.placement.num_chunks, layout.max_layers)
+
+    def scatter(leaf: jax.Array) -> jax.Array:
+        if layout.is_even and _in_model_order(layout):
+            return leaf.reshape(*shape, *leaf.shape[1:])
+        return jnp.zeros((*shape, *leaf.shape[1:]), leaf.dtype).at[rank, chunk, index].set(leaf)
+
+    def pad(leaf: jax.Array) -> jax.Array:
+        return jnp.pad(leaf, ((0, layout.padded_vocab_size - layout.vocab_size), (0, 0)))
+
+    return _by_group(params, layers=scatter, vocabulary=pad)
+
+
+def to_canonical_layout(params: Tree, layout: Layout) -> Tree:
+    """The inverse of ``to_stage_layout``."""
+    rank, chunk, index = layout.positions().T
+
+    def gather(leaf: jax.Array) -> jax.Array:
+        if layout.is_even and _in_model_order(layout):
+            return leaf.reshape(layout.num_layers, *leaf.shape[3:])
+        return leaf[rank, chunk, index]
+
+    return _by_group(params, layers=gather, vocabulary=lambda leaf: leaf[: layout.vocab_size])
+
+
+def stage_specs(params: Tree) -> Tree:
+    """The partition of parameters in stage layout: layers and vocabulary over ``pp``, ``final`` on all."""
+    return {
+        group: jax.tree.map(
+            lambda _, group=group: PartitionSpec() if group == "final" else PartitionSpec("pp"), tree
+        )
+        for group, tree in params.items()
+    }
+
+
+def stage_shardings(params: Tree, mesh: Mesh) -> Tree:
+    """``stage_specs`` on a mesh."""
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec),
+        stage_specs(params),
+        is_leaf=lambda x: isinstance(x, PartitionSpec),
+    )
+
+
+def _in_model_order(layout: Layout) -> bool:
+    return layout.placement.num_chunks == 1 and layout.placement.stage_ranks[0] == tuple(
+        range(layout.placement.num_ranks)
+    )
+
+
+def _by_group(params: Tree, *, layers, vocabulary) -> Tree:
+    changed = dict(params)
+    changed["layers"] = jax.tree.map(layers, params["layers"])
+    for group in VOCABULARY_GROUPS:
+        if group in params:
+            changed[group] = jax.tree.map(vocabulary, params[group])
+    return changed

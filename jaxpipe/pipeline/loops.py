@@ -1,0 +1,180 @@
+"""The actions F, B, W and BW, each a loop over its stage's layers; a rank that does not act has zero trips.
+
+A loop, because XLA updates a loop's carry in place but copies what passes through a conditional. Two traps:
+
+- XLA moves out of a loop what depends neither on its counter nor on its carry, and then runs it on every tick,
+  trips or no trips. So each body first passes its indices, and the slices that it reads, through an
+  optimization barrier together with the counters (``tied``).
+- On GPU the host reads a dynamic trip count back on every trip. So where all stages are equally long, an
+  outer loop of 0 or 1 trips stands around an inner one of static count.
+
+Buffers that a loop writes are its carry; what it only reads it closes over.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int32
+
+from jaxpipe.pipeline.contract import Tree
+from jaxpipe.pipeline.split_vjp import SplitLayer, weight_gradients
+
+
+class Work(NamedTuple):
+    """What one rank does in one tick, as scalars of its row of the tick table."""
+
+    chunk: Int32[Array, ""]
+    microbatch: Int32[Array, ""]
+    residual_slot: Int32[Array, ""]
+    weight_slot: Int32[Array, ""]
+
+
+class StageLoops(NamedTuple):
+    """How the loops of one rank run: the layer, its parameters ``[chunks, layers, ...]``, and the stages' lengths.
+
+    context: ``microbatch -> (constants, extras)``, the arguments of a layer that are not differentiated.
+    shape: batch, sequence, hidden of a layer's input.
+    layers_of_chunk: int32 ``[chunks]``.
+    num_layers: the length of every stage, where they are equal, else None.
+    """
+
+    layer: Callable[..., Array]
+    split: SplitLayer | None
+    params: Tree
+    context: Callable[[Array], tuple]
+    shape: tuple[int, int, int]
+    layers_of_chunk: Int32[Array, " chunks"]
+    num_layers: int | None
+
+
+def run_forward(
+    loops: StageLoops,
+    acts: Array,
+    work: Work,
+    x: Float[Array, "batch sequence hidden"],
+    residuals: list[Array],
+) -> tuple[Array, list[Array]]:
+    """F: ``x`` through the layers of a chunk; what B needs goes to the residual slot."""
+
+    def body(counters: tuple, carry: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
+        x, residuals = carry
+        layer, tied_work = tied(counters, (counters[-1], work))
+        params = tied(counters, _read(loops.params, tied_work.chunk, layer))
+        context = loops.context(tied_work.microbatch)
+        if loops.split is None:
+            return loops.layer(params, x, *context), residuals
+        y, new = loops.split.forward(params, x, context)
+        return y, _write(residuals, new, tied_work.residual_slot, layer)
+
+    return _loop(loops, acts, work, body, (x, residuals))
+
+
+def run_backward(
+    loops: StageLoops,
+    acts: Array,
+    work: Work,
+    dy: Float[Array, "batch sequence hidden"],
+    residuals: list[Array],
+    weight_inputs: Tree,
+    small_gradients: Tree,
+) -> tuple[Array, Tree, Tree]:
+    """B: ``dy`` back through the layers of a chunk; what W needs goes to the weight slot."""
+
+    def body(counters: tuple, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
+        dy, weight_inputs, small_gradients = carry
+        layer, tied_work, dx, d_small, new = _backward_of_layer(loops, counters, work, dy, residuals)
+        weight_inputs = _write(weight_inputs, new, tied_work.weight_slot, layer)
+        return dx, weight_inputs, _add(small_gradients, d_small, tied_work.chunk, layer)
+
+    return _loop(loops, acts, work, body, (dy, weight_inputs, small_gradients))
+
+
+def run_weight(
+    loops: StageLoops, acts: Array, work: Work, weight_inputs: Tree, kernel_gradients: Tree
+) -> Tree:
+    """W: the gradients of a chunk's kernels, from its weight slot."""
+
+    def body(counters: tuple, kernel_gradients: Tree) -> Tree:
+        layer, tied_work = tied(counters, (counters[-1], work))
+        inputs = tied(counters, _read(weight_inputs, tied_work.weight_slot, layer))
+        return _add(kernel_gradients, weight_gradients(inputs), tied_work.chunk, layer)
+
+    return _loop(loops, acts, work, body, kernel_gradients)
+
+
+def run_backward_weight(
+    loops: StageLoops,
+    acts: Array,
+    work: Work,
+    dy: Float[Array, "batch sequence hidden"],
+    residuals: list[Array],
+    gradients: Tree,
+) -> tuple[Array, Tree]:
+    """BW: B and W of a chunk, layer by layer, without a weight slot."""
+
+    def body(counters: tuple, carry: tuple[Array, Tree]) -> tuple[Array, Tree]:
+        dy, gradients = carry
+        layer, tied_work, dx, d_small, inputs = _backward_of_layer(loops, counters, work, dy, residuals)
+        new = {"kernels": weight_gradients(inputs), "small": d_small}
+        return dx, _add(gradients, new, tied_work.chunk, layer)
+
+    return _loop(loops, acts, work, body, (dy, gradients))
+
+
+def _backward_of_layer(
+    loops: StageLoops, counters: tuple, work: Work, dy: Array, residuals: list[Array]
+) -> tuple[Array, Work, Array, Tree, Tree]:
+    assert loops.split is not None
+    last = loops.layers_of_chunk[work.chunk] - 1 if loops.num_layers is None else loops.num_layers - 1
+    layer, work = tied(counters, (last - counters[-1], work))
+    params = tied(counters, _read(loops.params, work.chunk, layer))
+    saved = tied(counters, _read(residuals, work.residual_slot, layer))
+    dx, d_small, weight_inputs = loops.split.backward(params, saved, dy, loops.context(work.microbatch))
+    return layer, work, dx, d_small, weight_inputs
+
+
+def _loop(loops: StageLoops, acts: Array, work: Work, body: Callable, carry: Tree) -> Tree:
+    """``body((counters), carry)`` once for each layer of the chunk if this rank acts."""
+    if loops.num_layers is None:
+        trips = jnp.where(acts, loops.layers_of_chunk[work.chunk], 0)
+        return jax.lax.fori_loop(0, trips, lambda layer, carry: body((layer,), carry), carry)
+
+    def all_layers(turn: Array, carry: Tree) -> Tree:
+        return jax.lax.fori_loop(0, loops.num_layers, lambda layer, carry: body((turn, layer), carry), carry)
+
+    return jax.lax.fori_loop(0, acts.astype(jnp.int32), all_layers, carry)
+
+
+def tied(counters: Tree, tree: Tree) -> Tree:
+    """The same values, which XLA now takes to depend on the counters."""
+    return jax.lax.optimization_barrier((counters, tree))[1]
+
+
+def _read(tree: Tree, first: Array, layer: Array) -> Tree:
+    """``leaf[first, layer]`` of each leaf."""
+    return jax.tree.map(
+        lambda leaf: jax.lax.dynamic_slice(leaf, _start(leaf, first, layer), (1, 1, *leaf.shape[2:]))[0, 0],
+        tree,
+    )
+
+
+def _write(tree: Tree, new: Tree, first: Array, layer: Array) -> Tree:
+    """Each leaf with ``new`` at ``[first, layer]``."""
+    return jax.tree.map(
+        lambda leaf, value: jax.lax.dynamic_update_slice(leaf, value[None, None], _start(leaf, first, layer)),
+        tree,
+        new,
+    )
+
+
+def _add(tree: Tree, new: Tree, first: Array, layer: Array) -> Tree:
+    """Each leaf with ``new`` added at ``[first, layer]``, in the leaf's dtype."""
+    old = _read(tree, first, layer)
+    return _write(tree, jax.tree.map(lambda a, b: a + b.astype(a.dtype), old, new), first, layer)
+
+
+def _start(leaf: Array, first: Array, layer: Array) -> tuple:
+    return (first, layer, *np.zeros(leaf.ndim - 2, np.int32))

@@ -1,0 +1,121 @@
+"""Both ends of the pipe, split over the vocabulary so that all ranks share their work.
+
+The embedding and the head are ``[vocabulary, hidden]``, padded to a multiple of the number of ranks; rank r
+holds rows ``r n .. (r+1) n - 1``. Padding gets no probability, no gradient, and no token names it.
+
+    lookup         every rank looks up the tokens whose rows it holds; the sum is the embedding
+    cross_entropy  every rank computes its slice of the logits, the loss, and both gradients
+    add_rows       every rank adds the gradients of the rows it holds
+
+The logits exist only as [tokens, vocabulary / ranks], and the gradient is written out rather than left to
+autodiff: with p = softmax(logits) it is ``(p - onehot(label)) scale``, so one pass gives loss and gradient
+and three collectives serve both (Yeung et al. 2024, "Balancing Pipeline Parallelism with Vocabulary
+Parallelism", section 4, reach the same place from the other side).
+
+``axis`` is a mesh axis, or None without one. Everything is fp32 but the products' inputs.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32
+
+# einsum letters: t tokens, d hidden, n rows of the vocabulary on this rank
+
+_NO_LOGIT = -1e30
+"""The logit of padding: exp of it is 0, also on a rank that holds nothing else, where -inf would give NaN."""
+
+
+def padded_vocabulary(vocab_size: int, num_shards: int) -> int:
+    """The smallest multiple of ``num_shards`` that holds the vocabulary."""
+    return -(-vocab_size // num_shards) * num_shards
+
+
+def lookup(
+    table: Float[Array, "n d"], tokens: Int32[Array, " t"], *, axis: str | None
+) -> Float[Array, "t d"]:
+    """The embeddings of ``tokens``, the same on all ranks."""
+    rows = tokens - _first_row(table, axis)
+    mine = (rows >= 0) & (rows < table.shape[0])
+    found = jnp.where(mine[:, None], table[jnp.clip(rows, 0, table.shape[0] - 1)], 0)
+    return found if axis is None else jax.lax.psum(found, axis)
+
+
+def add_rows(
+    table: Float[Array, "n d"], tokens: Int32[Array, " t"], values: Float[Array, "t d"], *, axis: str | None
+) -> Float[Array, "n d"]:
+    """``table`` with the value of each token added to its row, if this rank holds it."""
+    rows = tokens - _first_row(table, axis)
+    rows = jnp.where(rows < 0, table.shape[0], rows)  # a negative row would count from the end
+    return table.at[rows].add(values.astype(table.dtype), mode="drop")
+
+
+def cross_entropy(
+    head: Float[Array, "n d"],
+    hidden: Float[Array, "t d"],
+    labels: Int32[Array, " t"],
+    *,
+    vocab_size: int,
+    scale: Float[Array, ""],
+    axis: str | None,
+) -> tuple[Float[Array, ""], Float[Array, "t d"], Float[Array, "n d"]]:
+    """The summed loss over valid tokens (label >= 0), and ``scale`` times its gradients.
+
+    ``hidden`` must be the same on all ranks. Returns the loss, d loss / d hidden (summed over ranks), d loss / d head
+    (of this rank's rows).
+    """
+    loss, logits, log_normaliser, is_label = _loss(head, hidden, labels, vocab_size, axis)
+    probability = jnp.exp(logits - log_normaliser[:, None])
+    d_logits = jnp.where((labels >= 0)[:, None], probability - is_label, 0.0) * scale
+    d_logits = d_logits.astype(head.dtype)
+    d_hidden = jnp.einsum("tn,nd->td", d_logits, head, preferred_element_type=jnp.float32)
+    d_head = jnp.einsum("tn,td->nd", d_logits, hidden, preferred_element_type=jnp.float32)
+    return loss, d_hidden if axis is None else jax.lax.psum(d_hidden, axis), d_head
+
+
+def cross_entropy_loss(
+    head: Float[Array, "n d"],
+    hidden: Float[Array, "t d"],
+    labels: Int32[Array, " t"],
+    *,
+    vocab_size: int,
+    axis: str | None,
+) -> Float[Array, ""]:
+    """The summed loss over valid tokens alone, for evaluation."""
+    return _loss(head, hidden, labels, vocab_size, axis)[0]
+
+
+def _loss(
+    head: Array, hidden: Array, labels: Array, vocab_size: int, axis: str | None
+) -> tuple[Float[Array, ""], Float[Array, "t n"], Float[Array, " t"], Array]:
+    """The summed loss, this rank's logits, each token's log normaliser, and which logit is its label's."""
+    valid = labels >= 0
+    rows = jnp.where(valid, labels, 0) - _first_row(head, axis)
+    is_label = rows[:, None] == jnp.arange(head.shape[0])
+    logits = _logits(head, hidden, vocab_size, axis)
+    log_normaliser, label_logit = _normalise(logits, is_label, axis)
+    return jnp.sum(jnp.where(valid, log_normaliser - label_logit, 0.0)), logits, log_normaliser, is_label
+
+
+def _first_row(table: Array, axis: str | None) -> Int32[Array, ""] | int:
+    return 0 if axis is None else jax.lax.axis_index(axis) * table.shape[0]
+
+
+def _logits(head: Array, hidden: Array, vocab_size: int, axis: str | None) -> Float[Array, "t n"]:
+    logits = jnp.einsum("td,nd->tn", hidden, head, preferred_element_type=jnp.float32)
+    exists = _first_row(head, axis) + jnp.arange(head.shape[0]) < vocab_size
+    return jnp.where(exists, logits, _NO_LOGIT)
+
+
+def _normalise(
+    logits: Array, is_label: Array, axis: str | None
+) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
+    """log sum exp over the whole vocabulary, and the label's logit, of each token."""
+    maximum = jnp.max(logits, axis=1)
+    total = jnp.sum(jnp.exp(logits - maximum[:, None]), axis=1)
+    label_logit = jnp.sum(jnp.where(is_label, logits, 0.0), axis=1)
+    if axis is None:
+        return maximum + jnp.log(total), label_logit
+    maxima, totals, label_logits = jax.lax.all_gather(jnp.stack([maximum, total, label_logit]), axis, axis=1)
+    maximum = jnp.max(maxima, axis=0)
+    total = jnp.sum(totals * jnp.exp(maxima - maximum), axis=0)
+    return maximum + jnp.log(total), jnp.sum(label_logits, axis=0)

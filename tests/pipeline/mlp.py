@@ -1,0 +1,78 @@
+"""A stage that is no Llama: a gated MLP with a scale, through the same contract, and its plain loss."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpipe.pipeline.contract import Batch, StageContract, Tree
+from jaxpipe.pipeline.split_vjp import dense
+
+VOCAB_SIZE, HIDDEN, INNER, SEQUENCE = 13, 8, 12, 6
+
+
+def layer(params: Tree, x: jax.Array, constants: Tree, extras: Tree) -> jax.Array:
+    """Two kernels share their input; constants and extras both take part, so that losing one shows."""
+    scale = params["small"]["scale"]
+    inner = dense(x * scale * constants["positions"][:, None], params["kernels"]["in"])
+    gated = jax.nn.silu(inner["gate"]) * inner["up"] + extras["shift"][..., None]
+    return x + dense(gated, params["kernels"]["out"])["down"]
+
+
+def final(params: Tree, y: jax.Array) -> jax.Array:
+    return jnp.tanh(y) * params["scale"]
+
+
+CONTRACT = StageContract(layer, final)
+
+
+def make_params(num_layers: int, *, tied: bool, seed: int = 0) -> Tree:
+    rng = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> jax.Array:
+        return jnp.asarray(0.3 * rng.normal(size=shape), jnp.float32)
+
+    params = {
+        "embedding": normal(VOCAB_SIZE, HIDDEN),
+        "layers": {
+            "kernels": {
+                "in": {"gate": normal(num_layers, HIDDEN, INNER), "up": normal(num_layers, HIDDEN, INNER)},
+                "out": {"down": normal(num_layers, INNER, HIDDEN)},
+            },
+            "small": {"scale": 1 + normal(num_layers, HIDDEN)},
+        },
+        "final": {"scale": 1 + normal(HIDDEN)},
+    }
+    return params if tied else params | {"head": normal(VOCAB_SIZE, HIDDEN)}
+
+
+def make_batch(num_microbatches: int, *, batch: int = 2, seed: int = 0) -> Batch:
+    """Labels masked in uneven numbers, the second microbatch wholly."""
+    rng = np.random.default_rng(seed)
+    shape = (num_microbatches, batch, SEQUENCE)
+    tokens = rng.integers(0, VOCAB_SIZE, shape)
+    labels = np.where(rng.random(shape) < 0.3, -100, rng.integers(0, VOCAB_SIZE, shape))
+    if num_microbatches > 1:
+        labels[1] = -100
+    shift = rng.normal(size=shape).astype(np.float32)
+    return Batch(jnp.asarray(tokens, jnp.int32), jnp.asarray(labels, jnp.int32), {"shift": jnp.asarray(shift)})
+
+
+def make_constants() -> Tree:
+    return {"positions": jnp.linspace(0.5, 1.5, SEQUENCE)}
+
+
+def plain_loss(params: Tree, batch: Batch, constants: Tree) -> jax.Array:
+    """The same model without any of ours but ``dense``: dense softmax, autodiff all through."""
+    num_layers = params["layers"]["small"]["scale"].shape[0]
+    total, count = jnp.zeros(()), jnp.zeros(())
+    for m in range(batch.tokens.shape[0]):
+        x = params["embedding"][batch.tokens[m]]
+        for index in range(num_layers):
+            one = jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"])
+            x = layer(one, x, constants, {"shift": batch.extras["shift"][m]})
+        logits = final(params["final"], x) @ params.get("head", params["embedding"]).T
+        valid = batch.labels[m] >= 0
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.where(valid, batch.labels[m], 0)[..., None], -1)
+        total -= jnp.sum(chosen[..., 0] * valid)
+        count += jnp.sum(valid)
+    return total / jnp.maximum(count, 1)
