@@ -1,0 +1,22 @@
+"""Text from files to batches of tokens; importing it does not load JAX."""
+
+from jaxpipe.data.batches import Batches, ValidationBatches, validation_batches
+from jaxpipe.data.corpus import Corpus, load_corpus
+from jaxpipe.data.files import SUFFIXES, TextFile, find_files
+from jaxpipe.data.samples import IGNORE_LABEL, Batch
+from jaxpipe.data.tokens import END_OF_DOCUMENT, VOCAB_SIZE
+
+__all__ = [
+    "END_OF_DOCUMENT",
+    "IGNORE_LABEL",
+    "SUFFIXES",
+    "VOCAB_SIZE",
+    "Batch",
+    "Batches",
+    "Corpus",
+    "TextFile",
+    "ValidationBatches",
+    "find_files",
+    "load_corpus",
+    "validation_batches",
+]

@@ -1,0 +1,36 @@
+"""The configuration of a run: its sections, and the strict parser of YAML and flags; never loads JAX."""
+
+from jaxpipe.config.command import Command, from_yaml, parse
+from jaxpipe.config.rules import RUN_FILES, faults
+from jaxpipe.config.sections import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PipelineConfig,
+    RopeScaling,
+    RunConfig,
+    TrainConfig,
+)
+from jaxpipe.config.yaml_file import to_yaml
+
+__all__ = [
+    "RUN_FILES",
+    "CheckpointConfig",
+    "Command",
+    "Config",
+    "DataConfig",
+    "MeshConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PipelineConfig",
+    "RopeScaling",
+    "RunConfig",
+    "TrainConfig",
+    "faults",
+    "from_yaml",
+    "parse",
+    "to_yaml",
+]

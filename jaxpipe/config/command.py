@@ -1,0 +1,121 @@
+"""From ``argv`` to a configuration that is known to be right, or to all that is wrong with it.
+
+    YAML file --+
+                +--> assignments --> values by type --> ranges and rules --> Config
+    flags ------+
+
+Nothing here loads JAX: a mistake is told at once.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jaxpipe.config.assignments import Fault, Source, overlay
+from jaxpipe.config.flags import read_command_line
+from jaxpipe.config.help_page import print_help
+from jaxpipe.config.keys import assemble, keys, sections
+from jaxpipe.config.rules import run_directory_fault, value_faults
+from jaxpipe.config.sections import Config
+from jaxpipe.config.values import convert, describe
+from jaxpipe.config.yaml_file import read_yaml, read_yaml_file
+from jaxpipe.errors import InputError
+
+DEFAULT_FILE = os.path.relpath(Path(__file__).parents[2] / "configs" / "tiny.yaml")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the command line asks for."""
+
+    config: Config
+    dry_run: bool
+
+
+def parse(argv: Sequence[str]) -> Command:
+    """The command that ``argv`` (without the program's name) asks for.
+
+    Ends the process with 2, and all faults on standard error, if anything is wrong; with 0 after
+    ``--help``, which heeds the YAML file alone.
+    """
+    line = read_command_line(argv)
+    file = line.files[0] if line.files else DEFAULT_FILE
+    if line.help:
+        values, found = _read(read_yaml_file(file))
+        _exit_if(found)
+        print_help(assemble(values), file=file)
+        sys.exit(0)
+    values, found = _read(overlay([read_yaml_file(file), line.source]))
+    found += [
+        Fault(f"there is no place for {word!r}; give one YAML file, before the flags", "command line")
+        for word in line.files[1:]
+    ]
+    run_directory, fault = _choose_run_directory(values, file=file)
+    if fault and not line.dry_run:
+        found.append(fault)
+    _exit_if(found)
+    return Command(assemble(values | {"run.dir": run_directory}), line.dry_run)
+
+
+def from_yaml(text: str, *, name: str = "configuration") -> Config:
+    """The configuration that ``to_yaml`` wrote; ``InputError`` tells all that is wrong with it.
+
+    What lies on disk is checked too, but not whether ``run.dir`` is taken.
+    """
+    values, found = _read(read_yaml(text, name=name))
+    if found:
+        raise InputError("; ".join(map(str, found)))
+    return assemble(values)
+
+
+def _read(source: Source) -> tuple[dict[str, Any], list[Fault]]:
+    """The values of all keys, and what is wrong with the source, the values and their company."""
+    given = {assignment.path: assignment for assignment in source.assignments}
+    values: dict[str, Any] = {}
+    found = list(source.faults)
+    for path, key in keys().items():
+        if path in given:
+            try:
+                values[path] = convert(given[path].value, key.hint)
+            except ValueError as error:
+                found.append(Fault(f"{path} {error}", given[path].where))
+        elif key.default is not dataclasses.MISSING:
+            values[path] = key.default
+        elif source.complete:
+            found.append(Fault(f"{path} is missing; give it {describe(key.hint)}"))
+    values = {path: value for path, value in values.items() if not _section_is_null(path, given)}
+    for path, message in value_faults(values):
+        found.append(Fault(message, given[path].where if path in given else ""))
+    return values, found
+
+
+def _section_is_null(path: str, given: Collection[str]) -> bool:
+    """Whether the key lies in an optional section of which no key was given."""
+    section = sections()[path.rpartition(".")[0]]
+    return section.optional and not any(other.startswith(section.path + ".") for other in given)
+
+
+def _choose_run_directory(values: dict[str, Any], *, file: str) -> tuple[str, Fault | None]:
+    """The run's directory, named after the YAML file and the time if nobody named it, and its fault."""
+    resume = values.get("checkpoint.resume", False)
+    directory = values.get("run.dir")
+    if directory is None:
+        directory = f"runs/{Path(file).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+        if resume:
+            return directory, Fault("checkpoint.resume needs the directory of a run; give run.dir")
+    message = run_directory_fault(directory, resume=resume)
+    return directory, Fault(message) if message else None
+
+
+def _exit_if(faults: Sequence[Fault]) -> None:
+    """Tell all faults and end with 2, or return if there are none."""
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        lines = [f"train.py: {count} in the configuration", *(f"  {fault}" for fault in faults)]
+        print("\n".join(lines), file=sys.stderr)
+        sys.exit(2)

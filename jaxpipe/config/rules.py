@@ -1,0 +1,208 @@
+"""The rules between keys, and those that ask the schedules or the files: what one range cannot say.
+
+Each rule names the keys it reads and gets their values; where one of them is faulty already, the rule
+waits, so that every fault is told once and no rule computes with nonsense.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxpipe.config.keys import flatten
+from jaxpipe.config.ranges import range_faults
+from jaxpipe.config.sections import Config
+from jaxpipe.data import find_files
+from jaxpipe.errors import InputError
+from jaxpipe.schedules import find_faults as schedule_faults
+
+RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints")
+"""What a run leaves in its directory; one of them is enough to call it taken."""
+
+
+def faults(config: Config) -> list[str]:
+    """Everything that is wrong with ``config``, each as one sentence that starts with the key's path."""
+    return [message for _, message in value_faults(flatten(config))]
+
+
+def value_faults(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """``(path, sentence)`` for each fault; a rule whose keys are not all in ``values`` is left out."""
+    found = list(range_faults(values))
+    faulty = {path for path, _ in found}
+    for rule in _RULES:
+        if faulty.isdisjoint(rule.paths) and all(path in values for path in rule.paths):
+            found += [(rule.paths[0], message) for message in rule.check(*map(values.get, rule.paths))]
+    return found
+
+
+def run_directory_fault(directory: str, *, resume: bool) -> str | None:
+    """A new run wants a directory without a run; one that resumes wants a run there."""
+    path = Path(directory)
+    taken = next((name for name in RUN_FILES if (path / name).exists()), None)
+    if path.exists() and not path.is_dir():
+        return f"run.dir={directory} is a file; name a directory"
+    if taken and not resume:
+        return (
+            f"run.dir={directory} already holds a run (it has {taken}); "
+            "name another directory, or give --checkpoint.resume to continue that run"
+        )
+    if resume and not taken:
+        return (
+            f"run.dir={directory} holds no run to resume; correct run.dir, or leave --checkpoint.resume out"
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """``check`` gets the values at ``paths`` and yields what is wrong with them."""
+
+    paths: tuple[str, ...]
+    check: Callable[..., Iterator[str]]
+
+
+def _kv_heads(num_heads: int, num_kv_heads: int | None) -> Iterator[str]:
+    if num_kv_heads is not None and num_heads % num_kv_heads:
+        divisors = [count for count in range(1, num_heads + 1) if num_heads % count == 0]
+        near = _either(sorted(sorted(divisors, key=lambda count: abs(count - num_kv_heads))[:2]))
+        yield (
+            f"model.num_attention_heads={num_heads} must be a multiple of "
+            f"model.num_key_value_heads={num_kv_heads}; use {near} of the latter"
+        )
+
+
+def _head_dim(head_dim: int | None, hidden_size: int, num_heads: int) -> Iterator[str]:
+    if head_dim is not None:
+        if head_dim % 2:
+            yield f"model.head_dim={head_dim} must be even, since RoPE turns pairs; use {head_dim + 1}"
+    elif hidden_size % (2 * num_heads):
+        sizes = _multiples(hidden_size, 2 * num_heads)
+        yield (
+            f"model.hidden_size={hidden_size} must be a multiple of 2 x model.num_attention_heads="
+            f"{num_heads}, since RoPE turns pairs; use {_either(sizes)}, or give model.head_dim"
+        )
+
+
+def _rope_scaling(low: float, high: float, kind: str) -> Iterator[str]:
+    if kind == "llama3" and low >= high:
+        yield (
+            f"model.rope_scaling.low_freq_factor={low} must be below "
+            f"model.rope_scaling.high_freq_factor={high}; Llama 3.1 has 1 and 4"
+        )
+
+
+def _sequence(sequence_length: int, longest: int) -> Iterator[str]:
+    if sequence_length > longest:
+        yield (
+            f"data.sequence_length={sequence_length} must be at most "
+            f"model.max_position_embeddings={longest}; shorten the one or raise the other"
+        )
+
+
+def _files(path: str | tuple[str, ...] | None) -> Iterator[str]:
+    try:
+        find_files(path)
+    except InputError as error:
+        yield f"data.path: {error}"
+
+
+def _validation(fraction: float, eval_every: int) -> Iterator[str]:
+    if fraction == 0 and eval_every:
+        yield (
+            f"data.validation_fraction=0 leaves no text for train.eval_every={eval_every}; "
+            "use 0.05, or train.eval_every=0"
+        )
+
+
+def _tensor_parallelism(tp: int) -> Iterator[str]:
+    if tp > 1:
+        yield f"mesh.tp={tp} must be 1: tensor parallelism is not built yet; use mesh.pp and mesh.dp"
+
+
+def _schedule(name: str, num_ranks: int, num_microbatches: int, num_chunks: int) -> Iterator[str]:
+    sizes = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
+    yield from (f"pipeline.schedule: {fault}" for fault in schedule_faults(name, **sizes))
+
+
+def _layers(num_layers: int, pp: int, num_chunks: int, per_stage: tuple[int, ...] | None) -> Iterator[str]:
+    stages = pp * num_chunks
+    if per_stage is None and num_layers < stages:
+        yield (
+            f"model.num_hidden_layers={num_layers} must be at least the number of stages, "
+            f"mesh.pp={pp} x pipeline.num_chunks={num_chunks} = {stages}; use more layers or fewer ranks"
+        )
+
+
+def _layers_per_stage(
+    per_stage: tuple[int, ...] | None, num_layers: int, pp: int, num_chunks: int
+) -> Iterator[str]:
+    if per_stage is None:
+        return
+    start = f"pipeline.layers_per_stage={list(per_stage)}"
+    if any(count < 1 for count in per_stage):
+        yield f"{start} must give each stage at least 1 layer"
+    if len(per_stage) != pp * num_chunks:
+        yield (
+            f"{start} has {len(per_stage)} numbers, but there are mesh.pp={pp} x "
+            f"pipeline.num_chunks={num_chunks} = {pp * num_chunks} stages; give one number a stage"
+        )
+    if sum(per_stage) != num_layers:
+        yield (
+            f"{start} sums to {sum(per_stage)}, but the model has model.num_hidden_layers={num_layers}; "
+            "make them equal"
+        )
+
+
+def _global_batch(batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
+    if batch_size % (num_microbatches * dp):
+        sizes = _multiples(batch_size, num_microbatches * dp)
+        yield (
+            f"train.global_batch_size={batch_size} must be a multiple of pipeline.num_microbatches="
+            f"{num_microbatches} x mesh.dp={dp} = {num_microbatches * dp}; use {_either(sizes)}"
+        )
+
+
+def _warmup(warmup_steps: int, num_steps: int) -> Iterator[str]:
+    if warmup_steps > num_steps:
+        yield (
+            f"optimizer.warmup_steps={warmup_steps} must be at most train.num_steps={num_steps}; "
+            "shorten the warm-up"
+        )
+
+
+def _multiples(value: int, unit: int) -> list[int]:
+    """The multiples of ``unit`` next to ``value``, below and above."""
+    below = value // unit * unit
+    return [size for size in (below, below + unit) if size > 0]
+
+
+def _either(numbers: list[int]) -> str:
+    return " or ".join(map(str, numbers))
+
+
+_RULES = (
+    _Rule(("model.num_attention_heads", "model.num_key_value_heads"), _kv_heads),
+    _Rule(("model.head_dim", "model.hidden_size", "model.num_attention_heads"), _head_dim),
+    _Rule(
+        tuple(f"model.rope_scaling.{name}" for name in ("low_freq_factor", "high_freq_factor", "rope_type")),
+        _rope_scaling,
+    ),
+    _Rule(("data.sequence_length", "model.max_position_embeddings"), _sequence),
+    _Rule(("data.path",), _files),
+    _Rule(("data.validation_fraction", "train.eval_every"), _validation),
+    _Rule(("mesh.tp",), _tensor_parallelism),
+    _Rule(
+        ("pipeline.schedule", "mesh.pp", "pipeline.num_microbatches", "pipeline.num_chunks"),
+        _schedule,
+    ),
+    _Rule(
+        ("model.num_hidden_layers", "mesh.pp", "pipeline.num_chunks", "pipeline.layers_per_stage"),
+        _layers,
+    ),
+    _Rule(
+        ("pipeline.layers_per_stage", "model.num_hidden_layers", "mesh.pp", "pipeline.num_chunks"),
+        _layers_per_stage,
+    ),
+    _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),
+    _Rule(("optimizer.warmup_steps", "train.num_steps"), _warmup),
+)

@@ -1,0 +1,181 @@
+"""The configuration: nested frozen dataclasses, one a section. ``--help`` prints their docstrings.
+
+A key without a default has no value that suits most runs: the YAML file or a flag must give it.
+Nothing here knows of devices or loads JAX, and nothing below ``training`` reads it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """Stretches RoPE to longer contexts. There is none until one of these keys is given."""
+
+    rope_type: Literal["llama3", "default"] = "llama3"
+    """llama3: the scaling of Llama 3.1; default: none, as in Hugging Face."""
+    factor: float = 8.0
+    """By how much the slow frequencies are divided."""
+    low_freq_factor: float = 1.0
+    """Wavelengths above original_max_position_embeddings / this are divided by factor."""
+    high_freq_factor: float = 4.0
+    """Wavelengths below original_max_position_embeddings / this stay as they are."""
+    original_max_position_embeddings: int = 8192
+    """Positions that the model was trained on before scaling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The Llama model; the keys are those of Hugging Face's LlamaConfig."""
+
+    vocab_size: int
+    """Number of token ids; byte-level text needs 257: 256 bytes and the end of a document."""
+    hidden_size: int
+    """Width of the residual stream."""
+    intermediate_size: int
+    """Width inside SwiGLU."""
+    num_hidden_layers: int
+    """Number of decoder layers."""
+    num_attention_heads: int
+    """Number of query heads."""
+    num_key_value_heads: int | None = None
+    """Number of key and value heads; null: as many as query heads."""
+    head_dim: int | None = None
+    """Size of a head; null: hidden_size / num_attention_heads."""
+    rms_norm_eps: float = 1e-5
+    """Added to the mean square in RMSNorm."""
+    rope_theta: float = 10000.0
+    """Base of the RoPE frequencies."""
+    rope_scaling: RopeScaling | None = None
+    """Stretches RoPE to longer contexts; null: no scaling."""
+    max_position_embeddings: int = 2048
+    """The longest sequence that the model is meant for."""
+    initializer_range: float = 0.02
+    """Standard deviation of the initial weights."""
+    tie_word_embeddings: bool = False
+    """Use the embedding as the head, too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """The text: documents as bytes, packed into samples of equal length."""
+
+    sequence_length: int
+    """Tokens in a sample."""
+    path: str | tuple[str, ...] | None = None
+    """A file, folder or glob (.txt, .py, .md, .jsonl), or a list of them; null: the source of Python's
+    standard library."""
+    field: str = "text"
+    """The field of a .jsonl line that holds its text."""
+    validation_fraction: float = 0.05
+    """Share of the files that is kept for validation, chosen by the hash of their names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """How many devices along each axis; the run uses dp x pp x tp of them."""
+
+    dp: int = 1
+    """Data parallelism: copies of the pipeline, each with its share of the batch."""
+    pp: int = 4
+    """Pipeline parallelism: ranks that hold consecutive layers."""
+    tp: int = 1
+    """Tensor parallelism; only 1 for now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineConfig:
+    """How a step runs through the ranks."""
+
+    num_microbatches: int
+    """Slices of the global batch in a step."""
+    schedule: str = "1f1b"
+    """The order of the actions: gpipe, 1f1b, zb_h1, ..."""
+    num_chunks: int = 1
+    """Stages per rank, for schedules that interleave them."""
+    transfer_ticks: Literal[1, 2] = 1
+    """Ticks from an action to the use of its message elsewhere; 2 hides the transfer behind a tick."""
+    fuse_backward: bool = False
+    """Run the backward pass of 1f1b and gpipe as one action, not as B and W on two ticks; pays on emulated
+    devices."""
+    layers_per_stage: tuple[int, ...] | None = None
+    """Layers of each stage, first stage first; null: as even as can be."""
+    remat: Literal["full", "selective", "none"] = "full"
+    """What the backward pass recomputes: full: the layer from its input; selective: attention, norms and
+    SwiGLU; none: nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The length of the run and the size of a step."""
+
+    num_steps: int
+    """Optimizer steps."""
+    global_batch_size: int
+    """Sequences in a step, over all microbatches and copies."""
+    eval_every: int = 0
+    """Steps from one evaluation to the next; 0: never."""
+    eval_batches: int = 8
+    """Batches of global_batch_size in an evaluation, the same each time."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the matrix products; weights, sums and optimizer state stay float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW with linear warm-up, then a cosine."""
+
+    learning_rate: float
+    """The highest learning rate, reached after the warm-up."""
+    min_learning_rate_ratio: float = 0.1
+    """The last learning rate as a share of the highest."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises from 0."""
+    beta1: float = 0.9
+    """Decay of the mean of the gradients."""
+    beta2: float = 0.95
+    """Decay of the mean of their squares."""
+    eps: float = 1e-8
+    """Added to the root of that mean."""
+    weight_decay: float = 0.1
+    """Decoupled decay of the matrices."""
+    max_grad_norm: float = 1.0
+    """The global gradient norm is clipped to this; 0: no clipping."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """Checkpoints, written to <run.dir>/checkpoints."""
+
+    every: int = 0
+    """Steps from one checkpoint to the next; 0: only at the end."""
+    keep: int = 2
+    """How many of the newest checkpoints stay on disk."""
+    resume: bool = False
+    """Continue the run in run.dir from its newest checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Where the run writes, and its seed."""
+
+    dir: str | None = None
+    """The run's folder; null: runs/<name of the YAML file>-<date and time>."""
+    seed: int = 0
+    """Seed of the initial weights and of the order of the samples."""
+    log_every: int = 1
+    """Steps from one logged line to the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run, whole."""
+
+    model: ModelConfig
+    data: DataConfig
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    pipeline: PipelineConfig
+    train: TrainConfig
+    optimizer: OptimizerConfig
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    run: RunConfig = field(default_factory=RunConfig)
