@@ -22,7 +22,7 @@ from jaxpipe.lowering.table import (
     RankColumns,
     TickTable,
 )
-from jaxpipe.schedules import Action, Kind, Placement, Schedule, assign_ticks, split_backward
+from jaxpipe.schedules import Action, Kind, Placement, Schedule, assign_ticks, split_backward, validate
 from jaxpipe.schedules import fuse_backward as fuse
 from jaxpipe.schedules.dependencies import consumer, inputs, result
 
@@ -35,7 +35,9 @@ def lower(schedule: Schedule, *, transfer_ticks: int = 1, fuse_backward: bool = 
     ``transfer_ticks=2`` lets messages travel while the next tick computes. BW becomes B and W on two
     ticks; ``fuse_backward`` instead runs B as BW wherever its W follows directly, which saves the slot.
     A schedule of F alone gives the table of an evaluation: loss, but no gradient and no residual.
+    ``ValueError`` from ``validate`` if the schedule is broken.
     """
+    validate(schedule, forward_only=schedule.is_forward_only)
     program = fuse(schedule) if fuse_backward else split_backward(schedule)
     done = {result(action): tick for action, tick in assign_ticks(program, transfer_ticks).items()}
     inbox = _inbox_lifetimes(program, done, transfer_ticks=transfer_ticks)

@@ -1,23 +1,39 @@
 """Pipeline schedules as data; standard library only."""
 
 from jaxpipe.schedules.actions import Action, Kind, parse_action
+from jaxpipe.schedules.activations import held_over_time, peak_held
+from jaxpipe.schedules.costs import Costs
 from jaxpipe.schedules.generators import GENERATORS, build, find_faults, forward_only
 from jaxpipe.schedules.placement import Placement, looped
+from jaxpipe.schedules.render import as_dict, order_grid, time_grid
 from jaxpipe.schedules.schedule import Schedule
+from jaxpipe.schedules.simulate import Cause, Idle, Simulation, simulate
 from jaxpipe.schedules.ticks import assign_ticks, fuse_backward, split_backward
+from jaxpipe.schedules.validate import validate
 
 __all__ = [
     "GENERATORS",
     "Action",
+    "Cause",
+    "Costs",
+    "Idle",
     "Kind",
     "Placement",
     "Schedule",
+    "Simulation",
+    "as_dict",
     "assign_ticks",
     "build",
     "find_faults",
     "forward_only",
     "fuse_backward",
+    "held_over_time",
     "looped",
+    "order_grid",
     "parse_action",
+    "peak_held",
+    "simulate",
     "split_backward",
+    "time_grid",
+    "validate",
 ]

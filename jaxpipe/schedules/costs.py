@@ -1,0 +1,51 @@
+"""What each kind of action costs, in seconds or any other unit of time."""
+
+import math
+from dataclasses import dataclass, fields
+
+from jaxpipe.schedules.actions import Action, Kind
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds for F, B and W: one number, or one for each stage; BW costs B + W.
+
+    ``ValueError`` lists all costs that are no positive finite number.
+    """
+
+    F: float | tuple[float, ...] = 1.0
+    B: float | tuple[float, ...] = 1.0
+    W: float | tuple[float, ...] = 1.0
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"cost {field.name}={value} must be a positive finite number"
+            for field in fields(self)
+            for value in _as_tuple(getattr(self, field.name))
+            if not (value > 0 and math.isfinite(value))
+        ]
+        if faults:
+            raise ValueError("; ".join(faults))
+
+
+def cost_of(action: Action, costs: Costs) -> float:
+    """Seconds that ``action`` takes."""
+    kinds = (Kind.B, Kind.W) if action.kind is Kind.BW else (action.kind,)
+    return sum(_at_stage(getattr(costs, kind), action.stage) for kind in kinds)
+
+
+def find_cost_faults(costs: Costs, num_stages: int) -> list[str]:
+    """Costs given per stage, but not for each stage once."""
+    return [
+        f"{len(value)} costs {field.name} for {num_stages} stages; give one for each, or a single number"
+        for field in fields(costs)
+        if isinstance(value := getattr(costs, field.name), tuple) and len(value) != num_stages
+    ]
+
+
+def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _at_stage(value: float | tuple[float, ...], stage: int) -> float:
+    return value[stage] if isinstance(value, tuple) else value

@@ -1,0 +1,117 @@
+"""A schedule for the eye: time across, ranks down, as zero-bubble papers draw it.
+
+    rank 0 |F0F1F2F3......B0W0F4B1W1F5...
+    rank 1 |..F0F1F2......
+
+One microbatch number a cell and the stage left out where a rank has one stage; dots are idle time.
+A grid that is wider than the terminal goes on below.
+"""
+
+from collections.abc import Collection
+from math import ceil, floor
+
+from jaxpipe.schedules.actions import Action
+from jaxpipe.schedules.schedule import Schedule
+from jaxpipe.schedules.simulate import Simulation
+
+IDLE = "."
+
+
+def time_grid(schedule: Schedule, simulation: Simulation, *, width: int = 80) -> str:
+    """What each rank does when, in lines of up to ``width``; if they are wrapped, the last line says so."""
+    heads = _heads(schedule)
+    room = max(width - len(heads[0]), 16)
+    scale = _columns_per_second(schedule, simulation, room=room)
+    length = ceil(simulation.makespan * scale - 1e-6)
+    lines = []
+    for order in schedule.orders:
+        line = [IDLE] * length
+        for action in order:
+            first, behind = (
+                floor(time * scale + 0.5) for time in (simulation.start[action], simulation.end[action])
+            )
+            line[first:behind] = _label(action, schedule).ljust(behind - first)
+        lines.append("".join(line))
+    blocks = [
+        "\n".join(head + line[first : first + room] for head, line in zip(heads, lines, strict=True))
+        for first in range(0, length, room)
+    ]
+    if len(blocks) > 1:
+        blocks.append(f"(wrapped: {len(blocks)} pieces of {room / scale:g} in time)")
+    return "\n\n".join(blocks)
+
+
+def order_grid(schedule: Schedule, *, marked: Collection[Action] = (), width: int = 110) -> str:
+    """The order of each rank's actions, ``marked`` ones in brackets: no time, so a broken schedule has one.
+
+    Long orders are cut to a window that begins shortly before the first marked action; the last line says so.
+    """
+    heads = _heads(schedule)
+    cell = max((len(str(action)) for _, action in schedule.actions()), default=0) + 2
+    longest = max(len(order) for order in schedule.orders)
+    count = max((width - len(heads[0])) // cell, 1)
+    spots = [index for order in schedule.orders for index, action in enumerate(order) if action in marked]
+    first = max(min(min(spots, default=0) - count // 4, longest - count), 0)
+    lines = [
+        head
+        + "".join(
+            _boxed(action, action in marked).ljust(cell) for action in order[first : first + count]
+        ).rstrip()
+        for head, order in zip(heads, schedule.orders, strict=True)
+    ]
+    if longest > count:
+        lines.append(
+            f"(cut: actions {first} to {min(first + count, longest) - 1} of 0 to {longest - 1} on each rank)"
+        )
+    return "\n".join(lines)
+
+
+def as_dict(schedule: Schedule, simulation: Simulation) -> dict[str, object]:
+    """The figures and the actions, as plain values for JSON."""
+    return {
+        "schedule": schedule.name,
+        "ranks": schedule.num_ranks,
+        "microbatches": schedule.num_microbatches,
+        "chunks": schedule.placement.num_chunks,
+        "makespan": simulation.makespan,
+        "ideal": simulation.ideal,
+        "bubble": simulation.bubble,
+        "bubble_fraction": simulation.bubble_fraction,
+        "longest_rank_span": simulation.longest_rank_span,
+        "peak_until_backward": list(simulation.peak_until_backward),
+        "peak_until_weight": list(simulation.peak_until_weight),
+        "actions": [[str(action) for action in order] for order in schedule.orders],
+    }
+
+
+def _heads(schedule: Schedule) -> list[str]:
+    digits = len(str(schedule.num_ranks - 1))
+    return [f"rank {rank:{digits}} |" for rank in range(schedule.num_ranks)]
+
+
+def _label(action: Action, schedule: Schedule) -> str:
+    placement = schedule.placement
+    has_one_stage = placement.num_pipes == placement.num_chunks == 1
+    return f"{action.kind}{action.microbatch}" if has_one_stage else str(action)
+
+
+def _boxed(action: Action, is_marked: bool) -> str:
+    return f"[{action}]" if is_marked else f" {action}"
+
+
+def _columns_per_second(schedule: Schedule, simulation: Simulation, *, room: int) -> float:
+    """Wide enough for each label and a blank; without the blank if only so all fits and no label is cut."""
+
+    def scale(extra: int) -> float:
+        return max(
+            (len(_label(action, schedule)) + extra) / (simulation.end[action] - simulation.start[action])
+            for _, action in schedule.actions()
+        )
+
+    times = [*simulation.start.values(), *simulation.end.values()]
+    tight, wide = scale(0), scale(1)
+    is_exact = all(abs(time * tight - round(time * tight)) < 1e-6 for time in times)
+    is_wide_exact = all(abs(time * wide - round(time * wide)) < 1e-6 for time in times)
+    if simulation.makespan * wide > room and is_exact:
+        return tight
+    return wide if is_wide_exact else scale(2)

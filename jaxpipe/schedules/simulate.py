@@ -1,0 +1,196 @@
+"""When each action runs, given what it costs: makespan, bubble, and why ranks are idle.
+
+Two models of how ranks wait for each other:
+
+async     every message its own: an action starts when its rank is free and its inputs have arrived
+neighbor  the lowered program: what a rank does in tick t starts when its own tick t-1 and its ring
+          neighbours' tick t-``transfer_ticks`` have ended, since messages travel at every tick;
+          a tick without action takes no time
+
+The second is why actions of equal cost, and schedules whose ranks do the same kind in the same tick,
+are worth having.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jaxpipe.schedules.actions import Action, Kind
+from jaxpipe.schedules.activations import peak_held
+from jaxpipe.schedules.costs import Costs, cost_of, find_cost_faults
+from jaxpipe.schedules.dependencies import inputs, ready_order, result
+from jaxpipe.schedules.schedule import Schedule
+from jaxpipe.schedules.ticks import assign_ticks
+
+SYNCS = ("async", "neighbor")
+
+
+class Cause(StrEnum):
+    """Why a rank is idle."""
+
+    DEPENDENCY = "dependency"
+    """an input is still being computed on another rank"""
+    TRANSFER = "transfer"
+    """the input has been computed and travels"""
+    NEIGHBOR = "neighbor"
+    """the input is there, but the tick waits for the neighbours' tick"""
+    DRAIN = "drain"
+    """this rank has ended, others have not"""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A stretch of time, in seconds, in which ``rank`` does nothing."""
+
+    rank: int
+    start: float
+    end: float
+    cause: Cause
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Times in seconds, activations in stage activations.
+
+    ``work[rank]`` is the sum of its actions' costs; ``ideal`` the largest of these; ``bubble`` what the
+    makespan is longer. ``longest_rank_span`` is the longest time from a rank's first action to the end of
+    its last: with the optimizer step of each rank following at once, it is what a step costs.
+    """
+
+    start: Mapping[Action, float]
+    end: Mapping[Action, float]
+    work: tuple[float, ...]
+    idle: tuple[Idle, ...]
+    makespan: float
+    longest_rank_span: float
+    peak_until_backward: tuple[int, ...]
+    peak_until_weight: tuple[int, ...]
+
+    @property
+    def ideal(self) -> float:
+        return max(self.work)
+
+    @property
+    def bubble(self) -> float:
+        return self.makespan - self.ideal
+
+    @property
+    def bubble_fraction(self) -> float:
+        return self.bubble / self.makespan
+
+
+UNIT_COSTS = Costs()
+
+
+def simulate(
+    schedule: Schedule,
+    *,
+    costs: Costs = UNIT_COSTS,
+    transfer: float = 0.0,
+    sync: str = "async",
+    transfer_ticks: int = 1,
+) -> Simulation:
+    """Time a schedule as it is; ``split_backward`` or ``fuse_backward`` it first to see what ``lower`` gives.
+
+    ``transfer`` is the seconds that a message takes to another rank. ``transfer_ticks`` is for
+    ``sync="neighbor"`` alone. ``ValueError`` lists all that is wrong, or says where ranks wait for ever.
+    """
+    faults = find_cost_faults(costs, schedule.placement.num_stages)
+    faults += find_simulation_faults(transfer=transfer, sync=sync)
+    if faults:
+        raise ValueError("; ".join(faults))
+    ticks = assign_ticks(schedule, transfer_ticks)
+    if sync == "neighbor":
+        start = _neighbor_starts(schedule, costs, transfer, ticks=ticks, transfer_ticks=transfer_ticks)
+    else:
+        start = _async_starts(schedule, costs, transfer)
+    end = {action: time + cost_of(action, costs) for action, time in start.items()}
+    makespan = max(end.values())
+    return Simulation(
+        start=start,
+        end=end,
+        work=tuple(sum(cost_of(action, costs) for action in order) for order in schedule.orders),
+        idle=tuple(_idle_stretches(schedule, start, end, transfer=transfer, makespan=makespan)),
+        makespan=makespan,
+        longest_rank_span=max(end[order[-1]] - start[order[0]] for order in schedule.orders if order),
+        peak_until_backward=peak_held(schedule, Kind.B),
+        peak_until_weight=peak_held(schedule, Kind.W),
+    )
+
+
+def find_simulation_faults(*, transfer: float, sync: str) -> list[str]:
+    """What is wrong with these two, each as rule, value and remedy."""
+    faults = []
+    if not (transfer >= 0 and math.isfinite(transfer)):
+        faults.append(f"transfer={transfer} must be a finite number of at least 0")
+    if sync not in SYNCS:
+        faults.append(f"sync={sync!r} must be one of {', '.join(SYNCS)}")
+    return faults
+
+
+def _async_starts(schedule: Schedule, costs: Costs, transfer: float) -> dict[Action, float]:
+    start: dict[Action, float] = {}
+    computed: dict[Action, tuple[int, float]] = {}
+    free = [0.0] * schedule.num_ranks
+    for rank, action in ready_order(schedule):
+        time = free[rank]
+        for need in inputs(action, schedule.placement.num_stages):
+            sender, ready = computed[need]
+            time = max(time, ready + (transfer if sender != rank else 0.0))
+        start[action] = time
+        free[rank] = time + cost_of(action, costs)
+        computed[result(action)] = rank, free[rank]
+    return start
+
+
+def _neighbor_starts(
+    schedule: Schedule, costs: Costs, transfer: float, *, ticks: Mapping[Action, int], transfer_ticks: int
+) -> dict[Action, float]:
+    num_ranks = schedule.num_ranks
+    at = {(ticks[action], rank): action for rank, action in schedule.actions()}
+    start: dict[Action, float] = {}
+    ended = [[0.0] * num_ranks for _ in range(transfer_ticks)]
+    for tick in range(1 + max(ticks.values())):
+        own, others = ended[-1], ended[-transfer_ticks]
+        travel = transfer if tick >= transfer_ticks else 0.0
+        times = []
+        for rank in range(num_ranks):
+            neighbors = {(rank - 1) % num_ranks, (rank + 1) % num_ranks} - {rank}
+            time = max(own[rank], *(others[neighbor] + travel for neighbor in neighbors), 0.0)
+            if action := at.get((tick, rank)):
+                start[action] = time
+                time += cost_of(action, costs)
+            times.append(time)
+        ended = [*ended[1:], times]
+    return start
+
+
+def _idle_stretches(
+    schedule: Schedule,
+    start: Mapping[Action, float],
+    end: Mapping[Action, float],
+    *,
+    transfer: float,
+    makespan: float,
+) -> Iterator[Idle]:
+    placement = schedule.placement
+    computed = {result(action): time for action, time in end.items()}
+    for rank, order in enumerate(schedule.orders):
+        free = 0.0
+        for action in order:
+            foreign = [
+                computed[need]
+                for need in inputs(action, placement.num_stages)
+                if placement.rank(need.stage, need.pipe) != rank
+            ]
+            ready = max(foreign, default=0.0)
+            marks = (ready, ready + (transfer if foreign else 0.0), start[action])
+            for cause, mark in zip((Cause.DEPENDENCY, Cause.TRANSFER, Cause.NEIGHBOR), marks, strict=True):
+                until = min(mark, start[action])
+                if until > free:
+                    yield Idle(rank, free, until, cause)
+                    free = until
+            free = end[action]
+        if makespan > free:
+            yield Idle(rank, free, makespan, Cause.DRAIN)
