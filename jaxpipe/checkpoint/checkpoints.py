@@ -132,7 +132,8 @@ class Checkpoints:
             like: a pytree of ``jax.ShapeDtypeStruct`` with shardings.
 
         Raises:
-            ValueError: no complete checkpoint of that step, or its leaves differ from those of ``like``.
+            InputError: its leaves differ from those of ``like`` in name, shape or dtype.
+            ValueError: no complete checkpoint of that step, or a leaf of ``like`` without sharding.
         """
         folder = self._complete(step)
         sharded = ocp.args.PyTreeRestore(like, ocp.checkpoint_utils.construct_restore_args(like))

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from jaxpipe.errors import InputError
+
 MAX_FAULTS = 10
 
 
@@ -46,7 +48,7 @@ def check_arrays(arrays: Any) -> None:
 
 
 def check_template(stored: Any, like: Any, *, folder: Path) -> None:
-    """Raise ValueError unless ``like`` has the names, shapes and dtypes of ``stored``, and shardings.
+    """Raise InputError unless ``like`` has the names, shapes and dtypes of ``stored``.
 
     Args:
         stored: the tree of metadata that the checkpoint was stored with.
@@ -63,7 +65,7 @@ def check_template(stored: Any, like: Any, *, folder: Path) -> None:
     faults = _differences(named_leaves(stored), wanted)
     if faults:
         shown = faults[:MAX_FAULTS] + [f"and {len(faults) - MAX_FAULTS} more"] * (len(faults) > MAX_FAULTS)
-        raise ValueError(
+        raise InputError(
             f"checkpoint {folder} must hold exactly the arrays of this run:\n  "
             + "\n  ".join(shown)
             + "\nresume with the model and the optimizer that wrote it"

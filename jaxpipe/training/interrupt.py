@@ -1,0 +1,66 @@
+"""SIGINT and SIGTERM end a run after the step in progress, with a checkpoint.
+
+The first signal only sets what the loop reads after each step. One that comes while a step, a compilation or
+a save is in progress is seen when that has ended: Python runs handlers between bytecodes, never inside XLA.
+
+    SIGINT (Ctrl-C)   first: stop after this step; later: KeyboardInterrupt, at once, without a checkpoint
+    SIGTERM           first: stop after this step; later: nothing, for it is already stopping
+
+Exit codes of a run that stopped in good order: 0 after SIGINT, for the user asked and was served; 143 after
+SIGTERM (128 + 15, as shells and schedulers know it), so that a scheduler sees that the run is not finished.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+STDERR = 2
+
+
+@dataclass
+class StopRequest:
+    """What the loop reads after each step: true once a signal came; ``signal`` is the first one."""
+
+    signal: signal.Signals | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """0 after SIGINT or no signal, 143 after SIGTERM."""
+        return 128 + signal.SIGTERM if self.signal == signal.SIGTERM else 0
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Within this context, signals set the request it gives; afterwards the old handlers are back.
+
+    In the main thread only, as Python demands.
+    """
+    request = StopRequest()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if request.signal is None:
+            request.signal = signal.Signals(number)
+            _announce(request.signal)
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _announce(received: signal.Signals) -> None:
+    """One line on stderr, past Python's buffers: a handler may interrupt a print, which is not reentrant."""
+    again = "; press Ctrl-C again to stop at once without it" if received == signal.SIGINT else ""
+    line = f"\n{received.name}: stopping after the current step with a checkpoint{again}\n"
+    with suppress(OSError):  # nobody may be left to read it, and the checkpoint matters more
+        os.write(STDERR, line.encode())

@@ -1,0 +1,74 @@
+"""``metrics.jsonl``: one JSON object a line, written as it happens, continued by a resumed run.
+
+A line is flushed when it is written: what a killed run logged is in the file, but its last line may be torn.
+A run that resumes from step k will do the steps after k once more, so their lines are dropped first, as are a
+torn last line and the ``final`` one, for the run goes on. Write the lines of step k before its checkpoint;
+then every step has its lines once, however often the run was interrupted.
+
+JSON has no number for what is not finite: it is written as one of the texts ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"``, which ``float()`` reads. Finite floats come back to the bit.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxpipe.errors import InputError
+from jaxpipe.training.atomic_write import write_text_atomically
+
+
+@contextmanager
+def open_metrics(path: Path | str, *, resume_step: int | None = None) -> Iterator[TextIO]:
+    """The file to pass to ``write_metrics``: a new one, or what it holds up to ``resume_step``.
+
+    Raises:
+        FileExistsError: a new file is asked for, but there is one.
+        InputError: a line before the last is no JSON object with a step.
+    """
+    path = Path(path)
+    if resume_step is not None and path.exists():
+        write_text_atomically(path, "".join(_lines_until(path, resume_step)))
+    with path.open("x" if resume_step is None else "a", encoding="utf-8") as file:
+        yield file
+
+
+def write_metrics(file: TextIO, record: Mapping[str, Any]) -> None:
+    """Append ``record``, which has a ``step``, as one line. Values are texts, bools, ints, floats or None."""
+    line = {key: _finite_or_text(value) for key, value in record.items()}
+    assert "step" in line, line
+    file.write(json.dumps(line, allow_nan=False) + "\n")
+    file.flush()
+
+
+def _finite_or_text(value: Any) -> Any:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _lines_until(path: Path, resume_step: int) -> Iterator[str]:
+    """The whole lines of steps up to ``resume_step``, without a ``final`` one, each with its newline."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, start=1):
+        record = _record(line)
+        if record is None and number < len(lines):
+            raise InputError(
+                f"each line of {path} must be a JSON object with a step, but line {number} is {line[:40]!r}; "
+                "repair or remove that line, then resume"
+            )
+        if record is not None and record["step"] <= resume_step and not record.get("final"):
+            yield line + "\n"
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    """The object of ``line``, or None: the line is torn, or was not written by ``write_metrics``."""
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

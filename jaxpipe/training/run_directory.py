@@ -1,0 +1,99 @@
+"""The directory of a run: where its files lie, and that it belongs to one run and one process.
+
+::
+
+    runs/x/
+      config.yaml       the resolved config
+      metrics.jsonl     see metrics.py
+      checkpoints/      see checkpoint/
+      .lock             locked while a process works here
+
+The lock is ``flock``'s: the kernel holds it for the living process and drops it when that ends, however it
+ends. So two runs started at once cannot share a directory, a run that is still going cannot be resumed, and a
+killed one leaves nothing to clean up. The file stays; only its lock counts.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from jaxpipe.errors import InputError
+from jaxpipe.training.atomic_write import write_text_atomically
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The paths of a run's files; ``claim_run_directory`` makes it."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+
+@contextmanager
+def claim_run_directory(directory: Path | str, *, resume: bool) -> Iterator[RunDirectory]:
+    """Hold ``directory`` for this process, for a new run or to resume the one it holds.
+
+    Nothing is written but the directory and its lock: a run begins with ``write_config``.
+
+    Raises:
+        InputError: another process works there; a new run would overwrite one; there is none to resume.
+    """
+    run = RunDirectory(Path(directory).resolve())
+    _check(run, resume=resume)
+    run.path.mkdir(parents=True, exist_ok=True)
+    with (run.path / ".lock").open("a+", encoding="utf-8") as lock:
+        _lock(lock, run.path)
+        _check(run, resume=resume)
+        yield run
+
+
+def write_config(run: RunDirectory, text: str) -> None:
+    """Write ``config.yaml`` whole or not at all; from then on the directory holds a run."""
+    write_text_atomically(run.config, text)
+
+
+def _check(run: RunDirectory, *, resume: bool) -> None:
+    """Before the lock, so that a refusal leaves no trace; and again under it, when nobody else can write."""
+    if run.path.exists() and not run.path.is_dir():
+        raise InputError(f"run.dir={run.path} must be a directory, but it is a file; choose another")
+    held = [path.name for path in (run.config, run.metrics, run.checkpoints) if path.exists()]
+    if resume and not run.config.exists():
+        raise InputError(
+            f"run.dir={run.path} must hold the run to resume, but it has no config.yaml; "
+            "start it without checkpoint.resume, or name the directory of the run"
+        )
+    if held and not resume:
+        raise InputError(
+            f"run.dir={run.path} must hold no other run, but it has {', '.join(held)}; "
+            "choose another directory, or continue that run with --checkpoint.resume"
+        )
+
+
+def _lock(lock: TextIO, path: Path) -> None:
+    """Take the lock, or say who has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        raise InputError(
+            f"run.dir={path} must belong to one process, but process {lock.read() or '?'} works there; "
+            "wait until it has ended, or choose another directory"
+        ) from error
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
