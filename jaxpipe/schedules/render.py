@@ -1,10 +1,10 @@
 """A schedule for the eye: time across, ranks down, as zero-bubble papers draw it.
 
     rank 0 |F0F1F2F3......B0W0F4B1W1F5...
-    rank 1 |..F0F1F2......
+    rank 1 |..F0F1F2....B0F3B1W0F4B2W1...
 
-One microbatch number a cell and the stage left out where a rank has one stage; dots are idle time.
-A grid that is wider than the terminal goes on below.
+Dots are idle time. Where a rank has one stage, its number is left out. A grid that is wider than the
+terminal goes on below.
 """
 
 from collections.abc import Collection
@@ -23,6 +23,8 @@ def time_grid(schedule: Schedule, simulation: Simulation, *, width: int = 80) ->
     room = max(width - len(heads[0]), 16)
     scale = _columns_per_second(schedule, simulation, room=room)
     length = ceil(simulation.makespan * scale - 1e-6)
+    if length > room and scale == int(scale):
+        room -= room % int(scale)
     lines = []
     for order in schedule.orders:
         line = [IDLE] * length
@@ -100,7 +102,10 @@ def _boxed(action: Action, is_marked: bool) -> str:
 
 
 def _columns_per_second(schedule: Schedule, simulation: Simulation, *, room: int) -> float:
-    """Wide enough for each label and a blank; without the blank if only so all fits and no label is cut."""
+    """Wide enough for each label and a blank; without the blank if so all fits in one piece.
+
+    Where times do not fall on whole columns, one column more makes sure that rounding cuts no label.
+    """
 
     def scale(extra: int) -> float:
         return max(
@@ -108,10 +113,11 @@ def _columns_per_second(schedule: Schedule, simulation: Simulation, *, room: int
             for _, action in schedule.actions()
         )
 
-    times = [*simulation.start.values(), *simulation.end.values()]
+    def is_exact(scale: float) -> bool:
+        times = (*simulation.start.values(), *simulation.end.values())
+        return all(abs(time * scale - round(time * scale)) < 1e-6 for time in times)
+
     tight, wide = scale(0), scale(1)
-    is_exact = all(abs(time * tight - round(time * tight)) < 1e-6 for time in times)
-    is_wide_exact = all(abs(time * wide - round(time * wide)) < 1e-6 for time in times)
-    if simulation.makespan * wide > room and is_exact:
+    if simulation.makespan * tight <= room < simulation.makespan * wide and is_exact(tight):
         return tight
-    return wide if is_wide_exact else scale(2)
+    return wide if is_exact(wide) else scale(2)
