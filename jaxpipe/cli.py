@@ -9,6 +9,7 @@ once, with exit code 2.
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -39,7 +40,14 @@ FORMATS = ("text", "json")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0, or 2 for a request that cannot be answered."""
     arguments = _parser().parse_args(argv)
-    return arguments.run(arguments)
+    try:
+        code = arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads, such as head, has seen enough; Python would flush once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -166,9 +174,9 @@ def _read_costs(texts: Sequence[str], faults: list[str]) -> Costs:
 def _figures(simulation: Simulation) -> list[str]:
     """The numbers below the grid; of the causes only those that occur."""
     causes = [cause for cause in Cause if any(idle.cause is cause for idle in simulation.idle)]
-    fraction = f"{simulation.bubble_fraction:.1%} of the makespan"
+    bubble = f"bubble {simulation.bubble:g} ({simulation.bubble_fraction:.1%} of the makespan)"
     lines = [
-        f"makespan {simulation.makespan:g}, ideal {simulation.ideal:g}, bubble {simulation.bubble:g} ({fraction}), "
+        f"makespan {simulation.makespan:g}, ideal {simulation.ideal:g}, {bubble}, "
         f"longest rank span {simulation.longest_rank_span:g}",
         "",
         "         " + "".join(f"{title:>11}" for title in ("work", *causes, "held to B", "held to W")),

@@ -9,37 +9,32 @@ terminal goes on below.
 
 from collections.abc import Collection
 from math import ceil, floor
+from statistics import mean
 
 from jaxpipe.schedules.actions import Action
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Simulation
 
-IDLE = "."
+IDLE, CUT = ".", "#"
 
 
 def time_grid(schedule: Schedule, simulation: Simulation, *, width: int = 80) -> str:
-    """What each rank does when, in lines of up to ``width``; if they are wrapped, the last line says so."""
+    """What each rank does when, in lines of up to ``width``; the last line says what was wrapped or cut."""
     heads = _heads(schedule)
     room = max(width - len(heads[0]), 16)
     scale = _columns_per_second(schedule, simulation, room=room)
     length = ceil(simulation.makespan * scale - 1e-6)
     if length > room and scale == int(scale):
         room -= room % int(scale)
-    lines = []
-    for order in schedule.orders:
-        line = [IDLE] * length
-        for action in order:
-            first, behind = (
-                floor(time * scale + 0.5) for time in (simulation.start[action], simulation.end[action])
-            )
-            line[first:behind] = _label(action, schedule).ljust(behind - first)
-        lines.append("".join(line))
+    lines = [_draw(order, schedule, simulation, scale=scale).ljust(length, IDLE) for order in schedule.orders]
     blocks = [
         "\n".join(head + line[first : first + room] for head, line in zip(heads, lines, strict=True))
         for first in range(0, length, room)
     ]
     if len(blocks) > 1:
         blocks.append(f"(wrapped: {len(blocks)} pieces of {room / scale:g} in time)")
+    if any(CUT in line for line in lines):
+        blocks.append(f"({CUT} is an action too short for its name)")
     return "\n\n".join(blocks)
 
 
@@ -54,13 +49,10 @@ def order_grid(schedule: Schedule, *, marked: Collection[Action] = (), width: in
     count = max((width - len(heads[0])) // cell, 1)
     spots = [index for order in schedule.orders for index, action in enumerate(order) if action in marked]
     first = max(min(min(spots, default=0) - count // 4, longest - count), 0)
-    lines = [
-        head
-        + "".join(
-            _boxed(action, action in marked).ljust(cell) for action in order[first : first + count]
-        ).rstrip()
-        for head, order in zip(heads, schedule.orders, strict=True)
-    ]
+    lines = []
+    for head, order in zip(heads, schedule.orders, strict=True):
+        cells = (_boxed(action, action in marked).ljust(cell) for action in order[first : first + count])
+        lines.append((head + "".join(cells)).rstrip())
     if longest > count:
         lines.append(
             f"(cut: actions {first} to {min(first + count, longest) - 1} of 0 to {longest - 1} on each rank)"
@@ -101,16 +93,31 @@ def _boxed(action: Action, is_marked: bool) -> str:
     return f"[{action}]" if is_marked else f" {action}"
 
 
+def _draw(order: tuple[Action, ...], schedule: Schedule, simulation: Simulation, *, scale: float) -> str:
+    """One rank's line."""
+    line = ""
+    for action in order:
+        first, behind = (
+            floor(time * scale + 0.5) for time in (simulation.start[action], simulation.end[action])
+        )
+        label, span = _label(action, schedule), behind - first
+        line = line.ljust(first, IDLE) + (label.ljust(span) if len(label) <= span else CUT * span)
+    return line
+
+
 def _columns_per_second(schedule: Schedule, simulation: Simulation, *, room: int) -> float:
     """Wide enough for each label and a blank; without the blank if so all fits in one piece.
 
     Where times do not fall on whole columns, one column more makes sure that rounding cuts no label.
+    Costs far apart would draw the grid out: there the shortest actions lose their labels.
     """
+    durations = {action: simulation.end[action] - time for action, time in simulation.start.items()}
+    too_short = mean(durations.values()) / 6
 
     def scale(extra: int) -> float:
         return max(
-            (len(_label(action, schedule)) + extra) / (simulation.end[action] - simulation.start[action])
-            for _, action in schedule.actions()
+            (len(_label(action, schedule)) + extra) / max(duration, too_short)
+            for action, duration in durations.items()
         )
 
     def is_exact(scale: float) -> bool:
