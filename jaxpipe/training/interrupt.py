@@ -22,17 +22,17 @@ STDERR = 2
 
 @dataclass
 class StopRequest:
-    """What the loop reads after each step: true once a signal came; ``signal`` is the first one."""
+    """What the loop reads after each step: true once a signal came; ``received`` is the first one."""
 
-    signal: signal.Signals | None = None
+    received: signal.Signals | None = None
 
     def __bool__(self) -> bool:
-        return self.signal is not None
+        return self.received is not None
 
     @property
     def exit_code(self) -> int:
         """0 after SIGINT or no signal, 143 after SIGTERM."""
-        return 128 + signal.SIGTERM if self.signal == signal.SIGTERM else 0
+        return 128 + signal.SIGTERM if self.received == signal.SIGTERM else 0
 
 
 @contextmanager
@@ -44,9 +44,9 @@ def stop_on_signals() -> Iterator[StopRequest]:
     request = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if request.signal is None:
-            request.signal = signal.Signals(number)
-            _announce(request.signal)
+        if request.received is None:
+            request.received = signal.Signals(number)
+            _announce(request.received)
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
 
