@@ -1,0 +1,1 @@
+"""Llama in Flax NNX, and its adapter to the pipeline's contract."""

@@ -1,0 +1,52 @@
+"""Rotary position embedding (Su et al. 2021, "RoFormer"), with the scaling of Llama 3.1.
+
+The tables come from the sizes alone, in float64, and are kept in fp32: never a parameter, never bf16,
+in which position 15,962 would become 15,968. Rotation is by halves, as in Hugging Face's weights:
+element i turns with element i + head_dim / 2.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxpipe.models.llama_config import RopeScaling
+
+
+class RopeTables(NamedTuple):
+    """cos and sin of position times frequency, fp32."""
+
+    cos: Float[Array, "s half"]
+    sin: Float[Array, "s half"]
+
+
+def rope_frequencies(
+    head_dim: int, *, theta: float, scaling: RopeScaling | None = None
+) -> Float[np.ndarray, " half"]:
+    """Radians per position of each pair, float64.
+
+    llama3 scaling divides slow frequencies by ``factor``, keeps fast ones, and goes over smoothly where
+    the original context holds between ``low_freq_factor`` and ``high_freq_factor`` turns.
+    """
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    if scaling is None or scaling.rope_type == "default":
+        return frequencies
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * np.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = np.clip(kept, 0.0, 1.0)
+    return kept * frequencies + (1 - kept) * frequencies / scaling.factor
+
+
+def rope_tables(frequencies: Float[np.ndarray, " half"], sequence_length: int) -> RopeTables:
+    """Tables for positions 0 .. ``sequence_length`` - 1."""
+    angles = np.arange(sequence_length)[:, None] * frequencies
+    return RopeTables(jnp.asarray(np.cos(angles), jnp.float32), jnp.asarray(np.sin(angles), jnp.float32))
+
+
+def rotate(x: Float[Array, "b s h d"], tables: RopeTables) -> Float[Array, "b s h d"]:
+    """``x`` turned by its position, in fp32, and back in its own dtype."""
+    cos, sin = tables.cos[:, None, :], tables.sin[:, None, :]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)
