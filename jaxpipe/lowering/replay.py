@@ -104,6 +104,8 @@ def _run_ends(machine: _Machine, tick: int) -> None:
             gradient = Value("dy", pipe, last, microbatch)
         if (microbatch := int(ends.embed[tick, pipe])) != NONE:
             embedded = Value("x", pipe, 0, microbatch)
+            if ends.embed_slot[tick, pipe] == machine.table.num_inbox_slots:
+                _fail(f"tick {tick}, rank {first_rank}, embed_slot", f"{embedded} would be thrown away")
         at = f"tick {tick}, rank {last_rank}, head_slot"
         _write(machine.inbox[last_rank], ends.head_slot[tick, pipe], gradient, at=at)
         at = f"tick {tick}, rank {first_rank}, embed_slot"

@@ -9,6 +9,7 @@ all of the same microbatch and pipe. BW stands for B in this: what it sends is t
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 
 from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.schedule import Schedule
@@ -42,10 +43,19 @@ def consumer(action: Action, num_stages: int) -> Action | None:
     return _like(action, Kind.F if action.kind is Kind.F else Kind.B, stage)
 
 
+class DeadlockError(ValueError):
+    """``waiting`` has, for each rank that can never end, the action at which it waits."""
+
+    def __init__(self, schedule: Schedule, waiting: dict[int, Action]) -> None:
+        where = ", ".join(f"rank {rank} at {action}" for rank, action in waiting.items())
+        super().__init__(f"schedule {schedule.name!r} has a deadlock: {where} wait for ever; reorder them")
+        self.waiting = waiting
+
+
 def ready_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
     """``(rank, action)`` in an order in which ranks keep theirs and inputs come first.
 
-    Ends early where every rank waits: whoever counts fewer actions than there are has a deadlock.
+    ``DeadlockError`` once no rank can go on.
     """
     num_stages = schedule.placement.num_stages
     done: set[Action] = set()
@@ -65,18 +75,11 @@ def ready_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
             done.add(result(action))
             runnable.extend(waiting.pop(result(action), ()))
             yield rank, action
-
-
-def stuck(schedule: Schedule) -> dict[int, Action]:
-    """For each rank that can never end, the action at which it waits; empty if there is no deadlock."""
-    position = [0] * schedule.num_ranks
-    for rank, _ in ready_order(schedule):
-        position[rank] += 1
-    return {
-        rank: order[position[rank]]
-        for rank, order in enumerate(schedule.orders)
-        if position[rank] < len(order)
-    }
+    if waiting:
+        raise DeadlockError(
+            schedule,
+            {rank: schedule.orders[rank][position[rank]] for rank in sorted(chain(*waiting.values()))},
+        )
 
 
 def _like(action: Action, kind: Kind, stage: int | None = None) -> Action:

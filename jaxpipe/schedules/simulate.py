@@ -93,16 +93,16 @@ def simulate(
 ) -> Simulation:
     """Time a schedule as it is; ``split_backward`` or ``fuse_backward`` it first to see what ``lower`` gives.
 
-    ``transfer`` is the seconds that a message takes to another rank. ``transfer_ticks`` is for
-    ``sync="neighbor"`` alone. ``ValueError`` lists all that is wrong, or says where ranks wait for ever.
+    ``transfer`` is the seconds that a message takes to another rank; ``transfer_ticks`` is for
+    ``sync="neighbor"`` alone. ``ValueError`` lists all that is wrong; ``DeadlockError`` if ranks wait
+    for each other for ever.
     """
     faults = find_cost_faults(costs, schedule.placement.num_stages)
     faults += find_simulation_faults(transfer=transfer, sync=sync)
     if faults:
         raise ValueError("; ".join(faults))
-    ticks = assign_ticks(schedule, transfer_ticks)
     if sync == "neighbor":
-        start = _neighbor_starts(schedule, costs, transfer, ticks=ticks, transfer_ticks=transfer_ticks)
+        start = _neighbor_starts(schedule, costs, transfer, transfer_ticks=transfer_ticks)
     else:
         start = _async_starts(schedule, costs, transfer)
     end = {action: time + cost_of(action, costs) for action, time in start.items()}
@@ -145,9 +145,10 @@ def _async_starts(schedule: Schedule, costs: Costs, transfer: float) -> dict[Act
 
 
 def _neighbor_starts(
-    schedule: Schedule, costs: Costs, transfer: float, *, ticks: Mapping[Action, int], transfer_ticks: int
+    schedule: Schedule, costs: Costs, transfer: float, *, transfer_ticks: int
 ) -> dict[Action, float]:
     num_ranks = schedule.num_ranks
+    ticks = assign_ticks(schedule, transfer_ticks)
     at = {(ticks[action], rank): action for rank, action in schedule.actions()}
     start: dict[Action, float] = {}
     ended = [[0.0] * num_ranks for _ in range(transfer_ticks)]

@@ -6,14 +6,14 @@ wait for each other in a circle, not even when each send waits for its receive; 
 receives pair up.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import NamedTuple
 
 from jaxpipe.schedules.actions import Action, Kind
-from jaxpipe.schedules.dependencies import inputs, result, stuck
+from jaxpipe.schedules.dependencies import DeadlockError, inputs, ready_order, result
 from jaxpipe.schedules.messages import programs, receives, sends, stuck_in_rendezvous
 from jaxpipe.schedules.render import order_grid
 from jaxpipe.schedules.schedule import Schedule
@@ -114,7 +114,12 @@ def _find_late_inputs(schedule: Schedule) -> Iterator[Fault]:
 
 def _find_circles(schedule: Schedule) -> Iterator[Fault]:
     """Ranks that wait for each other for ever, each circle once."""
-    waiting = stuck(schedule)
+    try:
+        deque(ready_order(schedule), maxlen=0)
+    except DeadlockError as deadlock:
+        waiting = deadlock.waiting
+    else:
+        return
     done: set[Action] = set()
     holder: dict[Action, int] = {}
     for rank, order in enumerate(schedule.orders):

@@ -1,0 +1,64 @@
+"""Schedules that nobody wrote: random legal orders over random placements."""
+
+import random
+
+from hypothesis import strategies as st
+
+from jaxpipe.schedules import Action, Kind, Placement, Schedule, looped
+from jaxpipe.schedules.dependencies import inputs, result
+
+
+def v_shaped(num_ranks: int) -> Placement:
+    """Stages go up the ranks and come back: both ends of the pipe on rank 0."""
+    ranks = (*range(num_ranks), *reversed(range(num_ranks)))
+    return Placement(num_ranks, (ranks,), ((0,) * num_ranks + (1,) * num_ranks,))
+
+
+def mirrored(num_ranks: int) -> Placement:
+    """Two pipes in opposite directions."""
+    ranks = tuple(range(num_ranks))
+    return Placement(num_ranks, (ranks, ranks[::-1]), ((0,) * num_ranks,) * 2)
+
+
+def random_order(placement: Placement, num_microbatches: int, seed: int) -> Schedule:
+    """Whatever is ready may come next, on any rank; some backward passes are split, some fused."""
+    choose = random.Random(seed)
+    empty = Schedule(f"random {seed}", placement, num_microbatches, ())
+    pending = []
+    for pipe in range(placement.num_pipes):
+        for stage in range(placement.num_stages):
+            for microbatch in empty.microbatches(pipe):
+                backward = choose.choice([(Kind.BW,), (Kind.B, Kind.W)])
+                pending += [Action(kind, stage, microbatch, pipe) for kind in (Kind.F, *backward)]
+    choose.shuffle(pending)
+    orders: list[list[Action]] = [[] for _ in range(placement.num_ranks)]
+    done: set[Action] = set()
+    while pending:
+        later = []
+        for action in pending:
+            is_ready = done.issuperset(inputs(action, placement.num_stages))
+            if is_ready and choose.random() < 0.7:
+                orders[placement.rank(action.stage, action.pipe)].append(action)
+                done.add(result(action))
+            else:
+                later.append(action)
+        pending = later
+    return Schedule(empty.name, placement, num_microbatches, tuple(map(tuple, orders)))
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    num_ranks = draw(st.integers(1, 8))
+    num_microbatches = draw(st.integers(1, 16))
+    placement = draw(
+        st.sampled_from(
+            [
+                looped(num_ranks),
+                looped(num_ranks, 2),
+                looped(num_ranks, 3),
+                v_shaped(num_ranks),
+                mirrored(num_ranks),
+            ]
+        )
+    )
+    return random_order(placement, num_microbatches, draw(st.integers(0, 2**32 - 1)))
