@@ -48,14 +48,12 @@ def show_facts(console: Console, title: str, facts: Sequence[tuple[str, str]]) -
 @contextmanager
 def open_progress(console: Console, num_steps: int, *, start_step: int = 0) -> Iterator[ProgressLine]:
     """The progress of a run from ``start_step`` to ``num_steps``, as long as this context lasts."""
-    if not console.is_terminal or console.quiet:
+    if not console.is_terminal or console.quiet:  # a quiet bar would swallow what others print
         yield ProgressLine(console, num_steps, None)
         return
     columns = (
         BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
-        TextColumn(
-            "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
-        ),
+        TextColumn("{task.description}", markup=False),
     )
     with Progress(*columns, console=console, expand=True, auto_refresh=False) as progress:
         task = progress.add_task("compiling", total=num_steps, completed=start_step)

@@ -51,7 +51,7 @@ def test_on_a_terminal_no_line_is_wider_than_it(width: int):
 def test_eighty_columns_show_the_bar_and_the_whole_line():
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown(terminal=True))
     assert "━ step 1/200  loss 5.6000  1,234 tokens/s  lr 1.0e-04  eta 0:01:40" in text
-    assert "━ step 120/200  loss nan  12,000,000 tokens/s  lr 3.0e-04  eta 83 days, 8:00:00"[2:70] in text
+    assert "step 120/200  loss nan  12,000,000 tokens/s  lr 3.0e-04  eta 83 days" in text
 
 
 def test_facts_are_shown_as_they_are():
@@ -60,7 +60,9 @@ def test_facts_are_shown_as_they_are():
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_disabled_process_prints_nothing(capsys: pytest.CaptureFixture[str], monkeypatch, terminal: bool):
+def test_a_disabled_process_prints_nothing_and_lets_others_print(
+    capsys: pytest.CaptureFixture[str], monkeypatch, terminal: bool
+):
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")
     console = make_console(enabled=False)
@@ -68,7 +70,8 @@ def test_a_disabled_process_prints_nothing(capsys: pytest.CaptureFixture[str], m
     with open_progress(console, 200) as line:
         show_step(line, 1, **STEPS[0][1])
         show_message(line, "evaluated")
-    assert capsys.readouterr() == ("", "")
+        print("a warning of someone else")
+    assert capsys.readouterr() == ("a warning of someone else\n", "")
 
 
 def test_an_enabled_process_prints_to_stdout(capsys: pytest.CaptureFixture[str], monkeypatch):
@@ -77,6 +80,9 @@ def test_an_enabled_process_prints_to_stdout(capsys: pytest.CaptureFixture[str],
     console = make_console()
     with open_progress(console, 200) as line:
         show_step(line, 1, **STEPS[0][1])
+        show_message(line, "shape [8, 16] and [bold]")
     out, err = capsys.readouterr()
-    assert out == "step 1/200  loss 5.6000  1,234 tokens/s  lr 1.0e-04  eta 0:01:40\n"
+    assert out == (
+        "step 1/200  loss 5.6000  1,234 tokens/s  lr 1.0e-04  eta 0:01:40\nshape [8, 16] and [bold]\n"
+    )
     assert err == ""

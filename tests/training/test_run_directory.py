@@ -78,6 +78,16 @@ def test_a_new_run_never_overwrites_another(tmp_path: Path, held: str):
     assert [path.name for path in tmp_path.iterdir()] == [held]
 
 
+def test_a_run_that_came_and_went_before_the_lock_is_not_overwritten(tmp_path: Path, monkeypatch):
+    def lock_too_late(*_: object) -> None:
+        (tmp_path / "config.yaml").write_text("of the other run")
+
+    monkeypatch.setattr("jaxpipe.training.run_directory.fcntl.flock", lock_too_late)
+    with pytest.raises(InputError, match="must hold no other run"):
+        claim_and_release(tmp_path, resume=False)
+    assert (tmp_path / "config.yaml").read_text() == "of the other run"
+
+
 def test_other_files_do_not_stop_a_new_run(tmp_path: Path):
     (tmp_path / "log.txt").write_text("started\n")
     with claim_run_directory(tmp_path, resume=False) as run:
