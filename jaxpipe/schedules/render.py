@@ -33,8 +33,9 @@ def time_grid(schedule: Schedule, simulation: Simulation, *, width: int = 80) ->
     ]
     if len(blocks) > 1:
         blocks.append(f"(wrapped: {len(blocks)} pieces of {room / scale:g} in time)")
-    if any(CUT in line for line in lines):
-        blocks.append(f"({CUT} is an action too short for its name)")
+    spans = {action: _columns(action, simulation, scale=scale) for action in simulation.start}
+    if any(len(_label(action, schedule)) > behind - first for action, (first, behind) in spans.items()):
+        blocks.append(f"(an action too short for its name is drawn as {CUT}, or not at all)")
     return "\n\n".join(blocks)
 
 
@@ -97,12 +98,15 @@ def _draw(order: tuple[Action, ...], schedule: Schedule, simulation: Simulation,
     """One rank's line."""
     line = ""
     for action in order:
-        first, behind = (
-            floor(time * scale + 0.5) for time in (simulation.start[action], simulation.end[action])
-        )
+        first, behind = _columns(action, simulation, scale=scale)
         label, span = _label(action, schedule), behind - first
         line = line.ljust(first, IDLE) + (label.ljust(span) if len(label) <= span else CUT * span)
     return line
+
+
+def _columns(action: Action, simulation: Simulation, *, scale: float) -> tuple[int, int]:
+    """The first column, and the one behind the last."""
+    return floor(simulation.start[action] * scale + 0.5), floor(simulation.end[action] * scale + 0.5)
 
 
 def _columns_per_second(schedule: Schedule, simulation: Simulation, *, room: int) -> float:
