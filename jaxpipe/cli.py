@@ -119,11 +119,15 @@ def _show(arguments: argparse.Namespace) -> int:
 def _read_request(arguments: argparse.Namespace) -> Request | list[str]:
     """The request, or all that is wrong with it."""
     faults: list[str] = []
-    num_ranks = _number(arguments.ranks, int, "--ranks", faults, fallback=1)
-    num_microbatches = _number(arguments.microbatches, int, "--microbatches", faults, fallback=1)
-    num_chunks = _number(arguments.chunks, int, "--chunks", faults, fallback=1)
-    transfer = _number(arguments.transfer, float, "--transfer", faults, fallback=0.0)
-    transfer_ticks = _number(arguments.transfer_ticks, int, "--transfer-ticks", faults, fallback=1)
+    num_ranks = _number(arguments.ranks, int, option="--ranks", faults=faults, fallback=1)
+    num_microbatches = _number(
+        arguments.microbatches, int, option="--microbatches", faults=faults, fallback=1
+    )
+    num_chunks = _number(arguments.chunks, int, option="--chunks", faults=faults, fallback=1)
+    transfer = _number(arguments.transfer, float, option="--transfer", faults=faults, fallback=0.0)
+    transfer_ticks = _number(
+        arguments.transfer_ticks, int, option="--transfer-ticks", faults=faults, fallback=1
+    )
     costs = _read_costs(arguments.cost, faults)
     sizes = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
     faults += find_faults(arguments.schedule, **sizes)
@@ -143,7 +147,7 @@ def _read_request(arguments: argparse.Namespace) -> Request | list[str]:
 
 
 def _number(
-    text: str | None, read: Callable[[str], Number], option: str, faults: list[str], *, fallback: Number
+    text: str | None, read: Callable[[str], Number], *, option: str, faults: list[str], fallback: Number
 ) -> Number:
     """The number, or ``fallback`` and one fault more."""
     if text is None:
@@ -163,7 +167,7 @@ def _read_costs(texts: Sequence[str], faults: list[str]) -> Costs:
         if kind not in (Kind.F, Kind.B, Kind.W) or not number:
             faults.append(f"--cost {text!r} must name F, B or W and a number, such as F=1.5")
         else:
-            costs[kind] = _number(number, float, f"--cost {kind}", faults, fallback=1.0)
+            costs[kind] = _number(number, float, option=f"--cost {kind}", faults=faults, fallback=1.0)
     try:
         return Costs(**costs)
     except ValueError as error:

@@ -43,8 +43,8 @@ def lower(schedule: Schedule, *, transfer_ticks: int = 1, fuse_backward: bool = 
     inbox = _inbox_lifetimes(program, done, transfer_ticks=transfer_ticks)
     slots = _Slots(
         inbox=_allocate(inbox, program.placement),
-        residuals=_allocate(_lifetimes_between(done, Kind.F, Kind.B), program.placement),
-        weights=_allocate(_lifetimes_between(done, Kind.B, Kind.W), program.placement),
+        residuals=_allocate(_lifetimes_between(done, writer=Kind.F, reader=Kind.B), program.placement),
+        weights=_allocate(_lifetimes_between(done, writer=Kind.B, reader=Kind.W), program.placement),
     )
     num_ticks = _num_ticks(done, program.placement.num_stages)
     return TickTable(
@@ -115,7 +115,7 @@ def _inbox_lifetimes(
     return lifetimes
 
 
-def _lifetimes_between(done: Mapping[Action, int], writer: Kind, reader: Kind) -> dict[Action, Lifetime]:
+def _lifetimes_between(done: Mapping[Action, int], *, writer: Kind, reader: Kind) -> dict[Action, Lifetime]:
     """For each ``reader``, the life of what the ``writer`` of the same microbatch left for it."""
     return {
         action: Lifetime(Moment(done[replace(action, kind=writer)], Phase.ACTION), Moment(tick, Phase.ACTION))
@@ -158,16 +158,15 @@ def _rank_columns(
             columns.weight_slot[at] = slots.weights.find(replace(action, kind=Kind.W))
     for action, (written, _) in arrivals.items():
         if written.phase is Phase.ARRIVAL:
+            source = inputs(action, placement.num_stages)[-1]
             receiver = placement.rank(action.stage, action.pipe)
-            column = getattr(
-                columns, _arrives_from(inputs(action, placement.num_stages)[-1], receiver, placement)
-            )
+            column = getattr(columns, _arrives_from(source, placement, receiver=receiver))
             assert column[written.tick, receiver] == slots.inbox.count, "two messages on one hop in one tick"
             column[written.tick, receiver] = slots.inbox.find(action)
     return columns
 
 
-def _arrives_from(source: Action, receiver: int, placement: Placement) -> str:
+def _arrives_from(source: Action, placement: Placement, *, receiver: int) -> str:
     """The column for a message; with two ranks both neighbours are the same one, and below is taken."""
     sender, num_ranks = placement.rank(source.stage, source.pipe), placement.num_ranks
     if sender == receiver:
@@ -191,17 +190,17 @@ def _end_columns(
     )
     for action, tick in done.items():
         if action.kind is Kind.F and action.stage == 0:
-            _use_end(columns.embed, (tick, action.pipe), action.microbatch)
+            _use_end(columns.embed, (tick, action.pipe), microbatch=action.microbatch)
             columns.embed_slot[tick, action.pipe] = inbox.find(action)
         if action.kind is Kind.F and action.stage == placement.num_stages - 1:
-            _use_end(columns.head, (tick + 1, action.pipe), action.microbatch)
+            _use_end(columns.head, (tick + 1, action.pipe), microbatch=action.microbatch)
             columns.head_slot[tick + 1, action.pipe] = inbox.find(replace(action, kind=Kind.B))
         if action.kind is Kind.B and action.stage == 0:
-            _use_end(columns.unembed, (tick + 1, action.pipe), action.microbatch)
+            _use_end(columns.unembed, (tick + 1, action.pipe), microbatch=action.microbatch)
     return columns
 
 
-def _use_end(column: np.ndarray, at: tuple[int, int], microbatch: int) -> None:
+def _use_end(column: np.ndarray, at: tuple[int, int], *, microbatch: int) -> None:
     assert column[at] == NONE, (
         f"microbatches {column[at]} and {microbatch} need one end of a pipe in tick {at[0]}"
     )

@@ -80,8 +80,8 @@ def replay(table: TickTable, schedule: Schedule) -> None:
     )
     for tick in range(table.num_ticks):
         _run_ends(machine, tick)
-        outputs = [_run_action(machine, tick, rank) for rank in range(num_ranks)]
-        _deliver(machine, tick, outputs)
+        outputs = [_run_action(machine, tick, rank=rank) for rank in range(num_ranks)]
+        _deliver(machine, tick, outputs=outputs)
         machine.outputs = outputs
     _check_all_was_read(machine)
     _check_orders(machine, schedule)
@@ -95,11 +95,11 @@ def _run_ends(machine: _Machine, tick: int) -> None:
         gradient = embedded = None
         if (microbatch := int(ends.unembed[tick, pipe])) != NONE:
             expected = Value("dy", pipe, -1, microbatch)
-            _expect(machine.outputs[first_rank], expected, f"tick {tick}, rank {first_rank}, unembed")
+            _expect(machine.outputs[first_rank], expected, at=f"tick {tick}, rank {first_rank}, unembed")
             machine.embedding[pipe].append(microbatch)
         if (microbatch := int(ends.head[tick, pipe])) != NONE:
             expected = Value("x", pipe, last + 1, microbatch)
-            _expect(machine.outputs[last_rank], expected, f"tick {tick}, rank {last_rank}, head")
+            _expect(machine.outputs[last_rank], expected, at=f"tick {tick}, rank {last_rank}, head")
             machine.head[pipe].append(microbatch)
             gradient = Value("dy", pipe, last, microbatch)
         if (microbatch := int(ends.embed[tick, pipe])) != NONE:
@@ -107,12 +107,12 @@ def _run_ends(machine: _Machine, tick: int) -> None:
             if ends.embed_slot[tick, pipe] == machine.table.num_inbox_slots:
                 _fail(f"tick {tick}, rank {first_rank}, embed_slot", f"{embedded} would be thrown away")
         at = f"tick {tick}, rank {last_rank}, head_slot"
-        _write(machine.inbox[last_rank], ends.head_slot[tick, pipe], gradient, at=at)
+        _write(machine.inbox[last_rank], ends.head_slot[tick, pipe], value=gradient, at=at)
         at = f"tick {tick}, rank {first_rank}, embed_slot"
-        _write(machine.inbox[first_rank], ends.embed_slot[tick, pipe], embedded, at=at)
+        _write(machine.inbox[first_rank], ends.embed_slot[tick, pipe], value=embedded, at=at)
 
 
-def _run_action(machine: _Machine, tick: int, rank: int) -> Value | None:
+def _run_action(machine: _Machine, tick: int, *, rank: int) -> Value | None:
     """Run one rank's action; what it computes for another stage, if anything."""
     columns, placement = machine.table.ranks, machine.table.placement
     kind, pipe, chunk, microbatch = (int(column[tick, rank]) for column in columns[:4])
@@ -134,11 +134,11 @@ def _run_action(machine: _Machine, tick: int, rank: int) -> Value | None:
         slot = getattr(columns, column)[tick, rank]
         if column in READS[kind]:
             value = Value(READS[kind][column], pipe, stage, microbatch)
-            _read(slots, slot, value, at=f"{at}, {column}")
+            _read(slots, slot, expected=value, at=f"{at}, {column}")
         else:
             name = WRITES[kind].get(column)
             left = Value(name, pipe, stage, microbatch) if name else None
-            _write(slots, slot, left, at=f"{at}, {column}")
+            _write(slots, slot, value=left, at=f"{at}, {column}")
     if kind == IDLE:
         return None
     machine.ran[rank].append(Action(KINDS[kind], stage, microbatch, pipe))
@@ -151,7 +151,7 @@ def _run_action(machine: _Machine, tick: int, rank: int) -> Value | None:
     )
 
 
-def _deliver(machine: _Machine, tick: int, outputs: Slots) -> None:
+def _deliver(machine: _Machine, tick: int, *, outputs: Slots) -> None:
     """Each rank hears both neighbours, and itself without a detour."""
     num_ranks = machine.table.placement.num_ranks
     leaving = outputs if machine.table.transfer_ticks == 1 else machine.outputs
@@ -162,17 +162,17 @@ def _deliver(machine: _Machine, tick: int, outputs: Slots) -> None:
             ("from_self", outputs[rank]),
         ):
             slot = getattr(machine.table.ranks, column)[tick, rank]
-            _write(inbox, slot, arriving, at=f"tick {tick}, rank {rank}, {column}")
+            _write(inbox, slot, value=arriving, at=f"tick {tick}, rank {rank}, {column}")
 
 
-def _read(slots: Slots, slot: int, expected: Value, *, at: str) -> None:
+def _read(slots: Slots, slot: int, *, expected: Value, at: str) -> None:
     if slot not in range(len(slots) - 1):
         _fail(at, f"slot {slot} is no slot, {expected} expected")
-    _expect(slots[slot], expected, f"{at}, slot {slot}")
+    _expect(slots[slot], expected, at=f"{at}, slot {slot}")
     slots[slot] = None
 
 
-def _write(slots: Slots, slot: int, value: Value | None, *, at: str) -> None:
+def _write(slots: Slots, slot: int, *, value: Value | None, at: str) -> None:
     trash = len(slots) - 1
     if slot == trash:
         return
@@ -185,7 +185,7 @@ def _write(slots: Slots, slot: int, value: Value | None, *, at: str) -> None:
     slots[slot] = value
 
 
-def _expect(found: Value | None, expected: Value, at: str) -> None:
+def _expect(found: Value | None, expected: Value, *, at: str) -> None:
     if found != expected:
         _fail(at, f"expected {expected}, found {found}")
 
@@ -206,15 +206,15 @@ def _check_orders(machine: _Machine, schedule: Schedule) -> None:
     placement = schedule.placement
     for pipe in range(placement.num_pipes):
         last = placement.num_stages - 1
-        forwards = _microbatches(ran[placement.rank(last, pipe)], (Kind.F,), last, pipe=pipe)
-        backwards = _microbatches(ran[placement.rank(0, pipe)], (Kind.B, Kind.BW), 0, pipe=pipe)
+        forwards = _microbatches(ran[placement.rank(last, pipe)], (Kind.F,), stage=last, pipe=pipe)
+        backwards = _microbatches(ran[placement.rank(0, pipe)], (Kind.B, Kind.BW), stage=0, pipe=pipe)
         if machine.head[pipe] != forwards:
             _fail(f"pipe {pipe}, head", f"expected microbatches {forwards}, found {machine.head[pipe]}")
         if machine.embedding[pipe] != backwards:
             _fail(f"pipe {pipe}, embedding", f"expected {backwards}, found {machine.embedding[pipe]}")
         for stage in range(placement.num_stages):
             for kinds in ((Kind.F,), (Kind.B, Kind.BW), (Kind.W, Kind.BW)):
-                counted = _microbatches(ran[placement.rank(stage, pipe)], kinds, stage, pipe=pipe)
+                counted = _microbatches(ran[placement.rank(stage, pipe)], kinds, stage=stage, pipe=pipe)
                 due = [] if Kind.F not in kinds and schedule.is_forward_only else schedule.microbatches(pipe)
                 if sorted(counted) != list(due):
                     _fail(
@@ -224,7 +224,7 @@ def _check_orders(machine: _Machine, schedule: Schedule) -> None:
 
 
 def _microbatches(
-    actions: tuple[Action, ...], kinds: tuple[Kind, ...], stage: int, *, pipe: int
+    actions: tuple[Action, ...], kinds: tuple[Kind, ...], *, stage: int, pipe: int
 ) -> list[int]:
     return [
         action.microbatch

@@ -24,12 +24,12 @@ def inputs(action: Action, num_stages: int) -> tuple[Action, ...]:
     """The results that ``action`` needs, its own stage's first."""
     stage = action.stage
     if action.kind is Kind.F:
-        return (_like(action, Kind.F, stage - 1),) if stage > 0 else ()
+        return (_like(action, Kind.F, stage=stage - 1),) if stage > 0 else ()
     if action.kind is Kind.W:
         return (_like(action, Kind.B),)
     if stage == num_stages - 1:
         return (_like(action, Kind.F),)
-    return _like(action, Kind.F), _like(action, Kind.B, stage + 1)
+    return _like(action, Kind.F), _like(action, Kind.B, stage=stage + 1)
 
 
 def consumer(action: Action, num_stages: int) -> Action | None:
@@ -40,7 +40,7 @@ def consumer(action: Action, num_stages: int) -> Action | None:
     stage = action.stage + (1 if action.kind is Kind.F else -1)
     if action.kind is Kind.W or not 0 <= stage < num_stages:
         return None
-    return _like(action, Kind.F if action.kind is Kind.F else Kind.B, stage)
+    return _like(action, Kind.F if action.kind is Kind.F else Kind.B, stage=stage)
 
 
 class DeadlockError(ValueError):
@@ -82,6 +82,6 @@ def ready_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
         )
 
 
-def _like(action: Action, kind: Kind, stage: int | None = None) -> Action:
+def _like(action: Action, kind: Kind, *, stage: int | None = None) -> Action:
     """Of the same microbatch and pipe; ``replace`` would take most of the time of a validation."""
     return Action(kind, action.stage if stage is None else stage, action.microbatch, action.pipe)

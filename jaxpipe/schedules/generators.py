@@ -55,7 +55,7 @@ def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:
             for microbatch in range(num_microbatches):
                 yield Action(kind, rank, microbatch)
 
-    return _one_stage_a_rank("gpipe", num_ranks, num_microbatches, order=order)
+    return _one_stage_a_rank("gpipe", order, num_ranks=num_ranks, num_microbatches=num_microbatches)
 
 
 def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -72,7 +72,7 @@ def one_f_one_b(num_ranks: int, num_microbatches: int) -> Schedule:
                 yield Action(Kind.F, rank, warm_up + microbatch)
             yield Action(Kind.BW, rank, microbatch)
 
-    return _one_stage_a_rank("1f1b", num_ranks, num_microbatches, order=order)
+    return _one_stage_a_rank("1f1b", order, num_ranks=num_ranks, num_microbatches=num_microbatches)
 
 
 def zb_h1(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -89,7 +89,7 @@ def zb_h1(num_ranks: int, num_microbatches: int) -> Schedule:
             rank, num_microbatches, warm_up=warm_up, lag=rank, forward_first=not runs_ahead
         )
 
-    return _one_stage_a_rank("zb_h1", num_ranks, num_microbatches, order=order)
+    return _one_stage_a_rank("zb_h1", order, num_ranks=num_ranks, num_microbatches=num_microbatches)
 
 
 def forward_only(placement: Placement, num_microbatches: int) -> Schedule:
@@ -140,7 +140,7 @@ def _delayed_weights(
 
 
 def _one_stage_a_rank(
-    name: str, num_ranks: int, num_microbatches: int, *, order: Callable[[int], Iterator[Action]]
+    name: str, order: Callable[[int], Iterator[Action]], *, num_ranks: int, num_microbatches: int
 ) -> Schedule:
     orders = tuple(tuple(order(rank)) for rank in range(num_ranks))
     return Schedule(name, looped(num_ranks), num_microbatches, orders)

@@ -26,7 +26,10 @@ def time_grid(schedule: Schedule, simulation: Simulation, *, width: int = 80) ->
     length = ceil(simulation.makespan * scale - 1e-6)
     if length > room and scale == int(scale):
         room -= room % int(scale)
-    lines = [_draw(order, schedule, simulation, scale=scale).ljust(length, IDLE) for order in schedule.orders]
+    lines = [
+        _draw(order, schedule, simulation=simulation, scale=scale).ljust(length, IDLE)
+        for order in schedule.orders
+    ]
     blocks = [
         "\n".join(head + line[first : first + room] for head, line in zip(heads, lines, strict=True))
         for first in range(0, length, room)
@@ -94,7 +97,7 @@ def _boxed(action: Action, is_marked: bool) -> str:
     return f"[{action}]" if is_marked else f" {action}"
 
 
-def _draw(order: tuple[Action, ...], schedule: Schedule, simulation: Simulation, *, scale: float) -> str:
+def _draw(order: tuple[Action, ...], schedule: Schedule, *, simulation: Simulation, scale: float) -> str:
     """One rank's line."""
     line = ""
     for action in order:

@@ -102,17 +102,16 @@ def simulate(
     if faults:
         raise ValueError("; ".join(faults))
     if sync == "neighbor":
-        start = _neighbor_starts(schedule, costs, transfer, transfer_ticks=transfer_ticks)
+        start = _neighbor_starts(schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks)
     else:
-        start = _async_starts(schedule, costs, transfer)
+        start = _async_starts(schedule, costs, transfer=transfer)
     end = {action: time + cost_of(action, costs) for action, time in start.items()}
-    makespan = max(end.values())
     return Simulation(
         start=start,
         end=end,
         work=tuple(sum(cost_of(action, costs) for action in order) for order in schedule.orders),
-        idle=tuple(_idle_stretches(schedule, start, end, transfer=transfer, makespan=makespan)),
-        makespan=makespan,
+        idle=tuple(_idle_stretches(schedule, start=start, end=end, transfer=transfer)),
+        makespan=max(end.values()),
         longest_rank_span=max(end[order[-1]] - start[order[0]] for order in schedule.orders if order),
         peak_until_backward=peak_held(schedule, Kind.B),
         peak_until_weight=peak_held(schedule, Kind.W),
@@ -129,7 +128,7 @@ def find_simulation_faults(*, transfer: float, sync: str) -> list[str]:
     return faults
 
 
-def _async_starts(schedule: Schedule, costs: Costs, transfer: float) -> dict[Action, float]:
+def _async_starts(schedule: Schedule, costs: Costs, *, transfer: float) -> dict[Action, float]:
     start: dict[Action, float] = {}
     computed: dict[Action, tuple[int, float]] = {}
     free = [0.0] * schedule.num_ranks
@@ -145,7 +144,7 @@ def _async_starts(schedule: Schedule, costs: Costs, transfer: float) -> dict[Act
 
 
 def _neighbor_starts(
-    schedule: Schedule, costs: Costs, transfer: float, *, transfer_ticks: int
+    schedule: Schedule, costs: Costs, *, transfer: float, transfer_ticks: int
 ) -> dict[Action, float]:
     num_ranks = schedule.num_ranks
     ticks = assign_ticks(schedule, transfer_ticks)
@@ -168,15 +167,11 @@ def _neighbor_starts(
 
 
 def _idle_stretches(
-    schedule: Schedule,
-    start: Mapping[Action, float],
-    end: Mapping[Action, float],
-    *,
-    transfer: float,
-    makespan: float,
+    schedule: Schedule, *, start: Mapping[Action, float], end: Mapping[Action, float], transfer: float
 ) -> Iterator[Idle]:
     placement = schedule.placement
     computed = {result(action): time for action, time in end.items()}
+    makespan = max(end.values())
     for rank, order in enumerate(schedule.orders):
         free = 0.0
         for action in order:
