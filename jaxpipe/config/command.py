@@ -26,7 +26,7 @@ from jaxpipe.config.values import convert, describe
 from jaxpipe.config.yaml_file import read_yaml, read_yaml_file
 from jaxpipe.errors import InputError
 
-DEFAULT_FILE = os.path.relpath(Path(__file__).parents[2] / "configs" / "tiny.yaml")
+DEFAULT_FILE = Path(__file__).parents[2] / "configs" / "tiny.yaml"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str]) -> Command:
     ``--help``, which heeds the YAML file alone.
     """
     line = read_command_line(argv)
-    file = line.files[0] if line.files else DEFAULT_FILE
+    file = line.files[0] if line.files else os.path.relpath(DEFAULT_FILE)
     if line.help:
         values, found = _read(read_yaml_file(file))
         _exit_if(found)

@@ -17,7 +17,7 @@ from jaxpipe.errors import InputError
 from jaxpipe.schedules import find_faults as schedule_faults
 
 RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints")
-"""What a run leaves in its directory; one of them is enough to call it taken."""
+"""What a run writes, the first of them first; any one shows that a directory is taken."""
 
 
 def faults(config: Config) -> list[str]:
@@ -46,9 +46,10 @@ def run_directory_fault(directory: str, *, resume: bool) -> str | None:
             f"run.dir={directory} already holds a run (it has {taken}); "
             "name another directory, or give --checkpoint.resume to continue that run"
         )
-    if resume and not taken:
+    if resume and not (path / RUN_FILES[0]).exists():
         return (
-            f"run.dir={directory} holds no run to resume; correct run.dir, or leave --checkpoint.resume out"
+            f"run.dir={directory} holds no run to resume (it has no {RUN_FILES[0]}); "
+            "correct run.dir, or leave --checkpoint.resume out"
         )
     return None
 
@@ -64,7 +65,8 @@ class _Rule:
 def _kv_heads(num_heads: int, num_kv_heads: int | None) -> Iterator[str]:
     if num_kv_heads is not None and num_heads % num_kv_heads:
         divisors = [count for count in range(1, num_heads + 1) if num_heads % count == 0]
-        near = _either(sorted(sorted(divisors, key=lambda count: abs(count - num_kv_heads))[:2]))
+        below = [count for count in divisors if count < num_kv_heads]
+        near = _either(below[-1:] + divisors[len(below) :][:1])
         yield (
             f"model.num_attention_heads={num_heads} must be a multiple of "
             f"model.num_key_value_heads={num_kv_heads}; use {near} of the latter"

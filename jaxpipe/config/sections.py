@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class RopeScaling:
-    """Stretches RoPE to longer contexts. There is none until one of these keys is given."""
+    """Stretches RoPE to longer contexts. Off until one of these keys is given."""
 
     rope_type: Literal["llama3", "default"] = "llama3"
     """llama3: the scaling of Llama 3.1; default: none, as in Hugging Face."""
@@ -60,13 +60,12 @@ class ModelConfig:
 class DataConfig:
     """The text: documents as bytes, packed into samples of equal length."""
 
-    sequence_length: int
-    """Tokens in a sample."""
     path: str | tuple[str, ...] | None = None
-    """A file, folder or glob (.txt, .py, .md, .jsonl), or a list of them; null: the source of Python's
-    standard library."""
+    """A file, folder or glob (.txt, .py, .md, .jsonl), or a list; null: Python's standard library."""
     field: str = "text"
     """The field of a .jsonl line that holds its text."""
+    sequence_length: int
+    """Tokens in a sample."""
     validation_fraction: float = 0.05
     """Share of the files that is kept for validation, chosen by the hash of their names."""
 
@@ -87,22 +86,20 @@ class MeshConfig:
 class PipelineConfig:
     """How a step runs through the ranks."""
 
-    num_microbatches: int
-    """Slices of the global batch in a step."""
     schedule: str = "1f1b"
     """The order of the actions: gpipe, 1f1b, zb_h1, ..."""
+    num_microbatches: int
+    """Slices of the global batch in a step."""
     num_chunks: int = 1
     """Stages per rank, for schedules that interleave them."""
     transfer_ticks: Literal[1, 2] = 1
     """Ticks from an action to the use of its message elsewhere; 2 hides the transfer behind a tick."""
     fuse_backward: bool = False
-    """Run the backward pass of 1f1b and gpipe as one action, not as B and W on two ticks; pays on emulated
-    devices."""
+    """Run a whole backward pass as one action, not as B and W on two ticks; pays on emulated devices."""
     layers_per_stage: tuple[int, ...] | None = None
     """Layers of each stage, first stage first; null: as even as can be."""
     remat: Literal["full", "selective", "none"] = "full"
-    """What the backward pass recomputes: full: the layer from its input; selective: attention, norms and
-    SwiGLU; none: nothing."""
+    """What backward computes again: full: the layer; selective: attention, norms, SwiGLU; none: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,9 +38,8 @@ def read_yaml(content: bytes | str, *, name: str) -> Source:
                 return _broken(refusal, name + _position(event.start_mark))
         tree = yaml.compose(content, yaml.SafeLoader)
     except yaml.YAMLError as error:
-        return _broken(
-            f"malformed YAML: {_problem(error)}", name + _position(getattr(error, "problem_mark", None))
-        )
+        where = name + _position(getattr(error, "problem_mark", None))
+        return _broken(f"malformed YAML: {_problem(error)}", where)
     if tree is None:
         return Source()
     if not isinstance(tree, yaml.MappingNode):

@@ -15,8 +15,7 @@ from pathlib import Path
 from jaxpipe.errors import InputError
 
 SUFFIXES = (".txt", ".py", ".md", ".jsonl")
-_TESTS = {"test", "tests", "idle_test"}
-_NO_SOURCE = {"site-packages", "dist-packages", "__pycache__", "pydoc_data"}
+_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "pydoc_data"}
 _MADE_BY_THE_MACHINE = ("_sysconfigdata", "sitecustomize", "usercustomize")
 
 
@@ -63,16 +62,17 @@ def standard_library() -> tuple[TextFile, ...]:
     generated manual of 0.7 MB that would outweigh all other validation files.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    files = tuple(sorted(TextFile(file.relative_to(root).as_posix(), file) for file in root.rglob("*.py")))
-    chosen = tuple(file for file in files if _belongs_to_python(file.name))
-    if not chosen:
+    files = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in _LEFT_OUT]  # they are not walked either
+        files += [
+            Path(folder, name)
+            for name in names
+            if name.endswith(".py") and not name.startswith(_MADE_BY_THE_MACHINE)
+        ]
+    if not files:
         raise InputError(f"this Python has no standard library source in {root}; set data.path")
-    return chosen
-
-
-def _belongs_to_python(name: str) -> bool:
-    *folders, base = name.split("/")
-    return not _TESTS.union(_NO_SOURCE).intersection(folders) and not base.startswith(_MADE_BY_THE_MACHINE)
+    return tuple(sorted(TextFile(file.relative_to(root).as_posix(), file) for file in files))
 
 
 def _match(pattern: str) -> list[TextFile]:

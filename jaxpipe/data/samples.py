@@ -36,6 +36,8 @@ def gather(tokens: Tokens, samples: NDArray[np.int64], *, sequence_length: int) 
     """The samples with these numbers, one a row; past the last sample a row has no labels."""
     positions = samples[:, None] * sequence_length + np.arange(sequence_length + 1)
     exists = positions < len(tokens)
-    window = np.where(exists, tokens[np.minimum(positions, len(tokens) - 1)], END_OF_DOCUMENT)
-    labels = np.where(exists[:, 1:], window[:, 1:], IGNORE_LABEL)
-    return {"tokens": window[:, :-1].astype(np.int32), "labels": labels.astype(np.int32)}
+    window = tokens[np.minimum(positions, len(tokens) - 1)].astype(np.int32)
+    return {
+        "tokens": np.where(exists[:, :-1], window[:, :-1], np.int32(END_OF_DOCUMENT)),
+        "labels": np.where(exists[:, 1:], window[:, 1:], np.int32(IGNORE_LABEL)),
+    }

@@ -1,0 +1,187 @@
+"""The command line: unknown flags, all faults at once, run directories, help, and no JAX."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.config import RUN_FILES, parse
+from jaxpipe.config.keys import keys
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_example_of_the_readme_gives_what_it_says(tmp_path):
+    argv = ["configs/tiny.yaml", "--pipeline.schedule", "zb_h1", "--train.num_steps", "20"]
+    command = parse([*argv, "--run.dir", str(tmp_path / "x")])
+    assert not command.dry_run
+    assert command.config.pipeline.schedule == "zb_h1"
+    assert command.config.train.num_steps == 20
+    assert command.config.run.dir == str(tmp_path / "x")
+
+
+def test_without_a_file_the_preset_is_tiny_wherever_the_process_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = parse([]).config
+    assert config.model.hidden_size == 128
+    assert re.fullmatch(r"runs/tiny-\d{8}-\d{6}", config.run.dir)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("optimizer.learnig_rate", "optimizer.learning_rate"),
+        ("train.learnig_rate", "optimizer.learning_rate"),
+        ("train.learning_rate", "optimizer.learning_rate"),
+        ("model.num-layers", "model.num_hidden_layers"),
+        ("model.num_layers", "model.num_hidden_layers"),
+        ("model.hiden_size", "model.hidden_size"),
+        ("trian.num_steps", "train.num_steps"),
+        ("pipeline.num_microbatch", "pipeline.num_microbatches"),
+        ("model.rope_scaling.facter", "model.rope_scaling.factor"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant(written, meant, tmp_path, write_yaml, refuse):
+    assert f"--{written} is not a flag; did you mean {meant}?" in refuse(write_yaml(), f"--{written}", "3")
+    section, *names = written.split(".")
+    file = tmp_path / "typo.yaml"
+    file.write_text("".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate([section, *names])))
+    line, unknown, near = (1, section, "train") if section == "trian" else (1 + len(names), written, meant)
+    said = f"typo.yaml:{line}: {unknown} is not a key of the configuration; did you mean {near}?"
+    assert said in refuse(str(file))
+
+
+def test_a_key_that_resembles_none_gets_no_advice(write_yaml, refuse):
+    assert "--zzzzqqq is not a flag\n" in refuse(write_yaml(), "--zzzzqqq")
+
+
+def test_all_faults_are_told_at_once(write_yaml, refuse):
+    file = write_yaml(
+        {
+            "model.vocab_size": 100,
+            "model.hidden_siz": 3,
+            "model.num_key_value_heads": 4,
+            "train.num_steps": "many",
+            "train.eval_every": True,
+            "optimizer.beta2": 1.0,
+            "pipeline.schedule": "2f2b",
+        }
+    )
+    err = refuse(file, "--train.global_batch_size", "7", "--mesh.tp", "2", "--nonsense", "--run.dir")
+    said = (
+        "11 faults",
+        "model.vocab_size=100 must be at least 257",
+        "model.hidden_siz is not a key",
+        "model.num_key_value_heads=4",
+        "train.num_steps must be a whole number, found 'many'",
+        "train.eval_every must be a whole number, found 'true'",
+        "optimizer.beta2=1.0",
+        "schedule '2f2b' does not exist",
+        "train.global_batch_size=7",
+        "mesh.tp=2",
+        "--nonsense is not a flag",
+        "--run.dir needs a value",
+    )
+    for words in said:
+        assert words in err
+    assert len(err.splitlines()) == 12
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--train.num_steps"], "--train.num_steps needs a value"),
+        (["--train.num_steps", "--run.seed", "3"], "--train.num_steps needs a value"),
+        (["--train.num_steps="], "train.num_steps must be a whole number, found ''"),
+        (["--train.num_steps", "3", "--train.num-steps=4"], "--train.num-steps is given twice"),
+        (["--train", "3"], "train is a section and takes no value"),
+        (["--model", "none"], "model is a section and takes no value"),
+        (["-x"], "-x is not a flag"),
+        (["--"], "-- is not a flag"),
+        (["other.yaml"], "there is no place for 'other.yaml'"),
+        (["--train.num_steps", "3", "4"], "there is no place for '4'"),
+        (["--checkpoint.resume", "yes"], "checkpoint.resume must be true or false, found 'yes'"),
+        (["--train.num_steps", "-5"], "train.num_steps=-5 must be at least 1"),
+        (["--optimizer.eps", "-1e-8"], "optimizer.eps=-1e-08 must be above 0"),
+        (["--data.path", "pyproject.toml"], "pyproject.toml is none of .txt, .py, .md, .jsonl"),
+    ],
+)
+def test_flags_that_cannot_be_read_are_refused(argv, said, write_yaml, refuse):
+    assert said in refuse(write_yaml(), *argv)
+
+
+@pytest.mark.parametrize("held", RUN_FILES)
+def test_a_directory_that_holds_a_run_is_refused_unless_resumed(held, tmp_path, write_yaml, refuse):
+    run = tmp_path / "run"
+    run.mkdir()
+    argv = [write_yaml(), "--run.dir", str(run)]
+    assert parse(argv).config.run.dir == str(run)
+    (run / held).mkdir()
+    assert f"run.dir={run} already holds a run (it has {held})" in refuse(*argv)
+    (run / "config.yaml").mkdir(exist_ok=True)
+    assert parse([*argv, "--checkpoint.resume"]).config.checkpoint.resume
+    assert parse([*argv, "--dry-run"]).dry_run
+
+
+def test_only_a_run_can_be_resumed(tmp_path, write_yaml, refuse):
+    argv = [write_yaml(), "--checkpoint.resume"]
+    assert "checkpoint.resume needs the directory of a run; give run.dir" in refuse(*argv)
+    assert "holds no run to resume" in refuse(*argv, "--run.dir", str(tmp_path / "nothing"))
+    (tmp_path / "file").touch()
+    assert "is a file; name a directory" in refuse(*argv, "--run.dir", str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["configs/llama3_8b.yaml", "--nonsense", "--help"]])
+def test_help_explains_every_key_with_the_value_of_the_chosen_file(argv, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse(argv)
+    said = capsys.readouterr()
+    assert exit_.value.code == 0
+    assert said.err == ""
+    page = " ".join(re.sub("[│╭╰─╮╯]", " ", said.out).split())
+    for path in keys():
+        assert f"--{path} " in page, path
+    assert "--dry_run" in page
+    hidden_size = 4096 if len(argv) > 1 else 128
+    assert f"--model.hidden_size INT Width of the residual stream. (default: {hidden_size})" in page
+
+
+def test_help_with_a_broken_file_tells_its_faults(tmp_path, refuse):
+    assert "there is no file" in refuse(str(tmp_path / "none.yaml"), "--help")
+
+
+def test_every_key_has_a_docstring_of_its_own():
+    """tyro takes the text after a field; the help test above cannot see one that is missing."""
+    tree = ast.parse((ROOT / "jaxpipe/config/sections.py").read_text())
+    for section in tree.body:
+        if isinstance(section, ast.ClassDef) and section.name != "Config":
+            fields = [item for item in section.body if isinstance(item, ast.AnnAssign)]
+            texts = [item for item in section.body if isinstance(item, ast.Expr)]
+            assert len(texts) == 1 + len(fields), section.name
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_neither_the_configuration_nor_the_data_loads_jax():
+    code = (
+        "import sys, jaxpipe.config, jaxpipe.data\n"
+        "jaxpipe.config.parse(['configs/tiny.yaml', '--dry-run'])\n"
+        "jaxpipe.data.load_corpus('train.py')\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('jax', 'jaxlib', 'grain')])"
+    )
+    done = run("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+
+
+def test_the_command_ends_with_2_before_jax_starts():
+    done = run("-X", "importtime", "train.py", "configs/tiny.yaml", "--train.num_steps", "many", "--bad")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "2 faults in the configuration" in done.stderr
+    assert "| jax\n" not in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,111 @@
+"""The ranges of single keys, and the rules between them, each seen to fail."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from jaxpipe.config import Config, faults, parse
+from jaxpipe.config.keys import assemble, flatten, keys
+from jaxpipe.config.ranges import RANGES
+
+
+@pytest.fixture
+def right(write_yaml) -> Config:
+    return parse([write_yaml(), "--model.rope_scaling.factor", "8", "--dry-run"]).config
+
+
+def changed(config: Config, changes: Mapping[str, object]) -> Config:
+    """The configuration with ``{"train.num_steps": 3}`` and the like."""
+    return assemble({**flatten(config), **changes})
+
+
+def test_a_right_configuration_has_no_faults(right):
+    assert faults(right) == []
+
+
+def test_every_number_has_a_range():
+    numbers = {path for path, key in keys().items() if key.hint in (int, float, int | None)}
+    assert set(RANGES) == numbers
+
+
+@pytest.mark.parametrize("path", list(RANGES))
+def test_a_number_out_of_its_range_is_one_fault_that_names_it(path, right):
+    allowed = RANGES[path]
+    outside = [allowed.low - 1] + [allowed.low] * allowed.low_open + [allowed.high] * allowed.high_open
+    outside += [allowed.high + 1] if allowed.high < float("inf") else []
+    if keys()[path].hint is float:
+        outside += [float("inf"), float("-inf"), float("nan")]
+    for value in outside:
+        found = faults(assemble(flatten(right) | {path: value}))
+        assert [fault.split("=")[0] for fault in found] == [path], (value, found)
+        assert " must be " in found[0]
+
+
+RULES = [
+    ({"model.num_key_value_heads": 4}, "num_attention_heads=6 must be a multiple of .*=4; use 3 or 6"),
+    ({"model.num_attention_heads": 5, "model.num_key_value_heads": 5}, "hidden_size=48 .* use 40 or 50"),
+    ({"model.num_attention_heads": 16}, "hidden_size=48 .* use 32 or 64"),
+    ({"model.head_dim": 7}, r"head_dim=7 must be even"),
+    ({"data.sequence_length": 4096}, "sequence_length=4096 must be at most .*embeddings=2048"),
+    ({"data.validation_fraction": 0.0, "train.eval_every": 3}, "leaves no text for train.eval_every=3"),
+    ({"mesh.tp": 2}, "tp=2 must be 1: tensor parallelism is not built yet"),
+    ({"pipeline.schedule": "zb_h7"}, "schedule 'zb_h7' does not exist.*zb_h1.*gpipe, 1f1b, zb_h1"),
+    ({"pipeline.schedule": "1f1b", "pipeline.num_chunks": 2, "model.num_hidden_layers": 8}, "num_chunks=2"),
+    ({"model.num_hidden_layers": 3}, "num_hidden_layers=3 must be at least .*mesh.pp=4 x .*=1 = 4"),
+    ({"pipeline.layers_per_stage": (1, 2, 3)}, "has 3 numbers, but there are .* = 4 stages"),
+    ({"pipeline.layers_per_stage": (1, 2, 2, 2)}, "sums to 7, but the model has .*layers=6"),
+    ({"pipeline.layers_per_stage": (2, 4, 0, 0)}, "must give each stage at least 1 layer"),
+    ({"pipeline.layers_per_stage": ()}, "has 0 numbers"),
+    ({"train.global_batch_size": 13}, "global_batch_size=13 .*=3 x mesh.dp=2 = 6; use 12 or 18"),
+    ({"train.global_batch_size": 10, "mesh.dp": 4, "pipeline.num_microbatches": 1}, "=10 .* use 8 or 12"),
+    ({"train.global_batch_size": 2}, "global_batch_size=2 .* = 6; use 6$"),
+    ({"optimizer.warmup_steps": 6}, "warmup_steps=6 must be at most train.num_steps=5"),
+    ({"data.path": "none/*.txt"}, "data.path: 'none/.*' matches no file"),
+    ({"data.path": ()}, "data.path: the list of paths is empty"),
+    ({"data.path": ""}, "data.path must not be empty"),
+    ({"run.dir": ""}, "run.dir must not be empty"),
+    (
+        {"model.rope_scaling.low_freq_factor": 4.0},
+        "low_freq_factor=4.0 must be below .*high_freq_factor=4.0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), RULES)
+def test_each_rule_is_seen_to_fail_and_gives_the_values(changes, said, right):
+    found = faults(changed(right, changes))
+    assert any(re.search(said, fault) for fault in found), found
+
+
+def test_uneven_stages_that_sum_to_the_layers_are_right(right):
+    assert faults(changed(right, {"pipeline.layers_per_stage": (1, 2, 2, 1)})) == []
+
+
+@pytest.mark.parametrize("dp", [1, 2, 4])
+@pytest.mark.parametrize("num_microbatches", [1, 3, 8])
+@pytest.mark.parametrize("batch_size", [1, 7, 10, 24, 100])
+def test_the_batch_sizes_that_a_fault_names_are_right_and_the_nearest(
+    dp, num_microbatches, batch_size, right
+):
+    changes = {"mesh.dp": dp, "pipeline.num_microbatches": num_microbatches}
+    found = faults(changed(right, changes | {"train.global_batch_size": batch_size}))
+    fits = [size for size in range(1, 200) if size % (dp * num_microbatches) == 0]
+    if batch_size in fits:
+        assert found == []
+        return
+    named = [int(number) for number in re.findall(r"\d+", found[0].split("; use ")[1])]
+    below, above = [size for size in fits if size < batch_size], [size for size in fits if size > batch_size]
+    assert named == below[-1:] + above[:1]
+
+
+def test_a_rule_waits_for_the_keys_it_reads(right):
+    """num_microbatches=0 would divide by zero in the rule about the batch; only its own fault is told."""
+    assert len(faults(changed(right, {"pipeline.num_microbatches": 0, "mesh.pp": 0}))) == 2
+
+
+def test_checking_does_not_change_the_configuration(right):
+    before = dataclasses.asdict(right)
+    faults(right)
+    assert dataclasses.asdict(right) == before
