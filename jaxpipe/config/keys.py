@@ -58,7 +58,10 @@ def assemble(values: Mapping[str, Any]) -> Config:
 
 
 def suggest(path: str) -> str:
-    """``; did you mean ...?`` for a path that is no key, or nothing where no key is near."""
+    """``; did you mean ...?`` for a path that is no key, or nothing where no key has a name like its own.
+
+    Of two names about as near, the one in the same section is meant.
+    """
     parent, _, name = path.replace("-", "_").rpartition(".")
 
     def likeness(candidate: str) -> float:

@@ -41,6 +41,7 @@ def test_without_a_file_the_preset_is_tiny_wherever_the_process_stands(tmp_path,
         ("model.hiden_size", "model.hidden_size"),
         ("trian.num_steps", "train.num_steps"),
         ("pipeline.num_microbatch", "pipeline.num_microbatches"),
+        ("model.rope_scaling.type", "model.rope_scaling.rope_type"),
         ("model.rope_scaling.facter", "model.rope_scaling.factor"),
     ],
 )

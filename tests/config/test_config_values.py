@@ -139,6 +139,7 @@ def test_a_switch_is_true_alone_and_takes_true_or_false(write_yaml):
     for words_, expected in [([], True), (["true"], True), (["False"], False)]:
         argv = [file, "--pipeline.fuse_backward", *words_, "--dry-run"]
         assert parse(argv).config.pipeline.fuse_backward is expected
+    assert parse(["--pipeline.fuse_backward", file, "--dry-run"]).config.model.hidden_size == 48
     assert parse(["--pipeline.fuse_backward=false", "--dry-run"]).config.pipeline.fuse_backward is False
 
 
