@@ -5,7 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from jaxpipe.config.sections import Config, RopeScaling
+from jaxpipe.config.sections import Config
+from jaxpipe.models.llama_config import RopeScaling
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,53 +7,7 @@ Nothing here knows of devices or loads JAX, and nothing below ``training`` reads
 from dataclasses import dataclass, field
 from typing import Literal
 
-
-@dataclass(frozen=True, kw_only=True)
-class RopeScaling:
-    """Stretches RoPE to longer contexts. Off until one of these keys is given."""
-
-    rope_type: Literal["llama3", "default"] = "llama3"
-    """llama3: the scaling of Llama 3.1; default: none, as in Hugging Face."""
-    factor: float = 8.0
-    """By how much the slow frequencies are divided."""
-    low_freq_factor: float = 1.0
-    """Wavelengths above original_max_position_embeddings / this are divided by factor."""
-    high_freq_factor: float = 4.0
-    """Wavelengths below original_max_position_embeddings / this stay as they are."""
-    original_max_position_embeddings: int = 8192
-    """Positions that the model was trained on before scaling."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The Llama model; the keys are those of Hugging Face's LlamaConfig."""
-
-    vocab_size: int
-    """Number of token ids; byte-level text needs 257: 256 bytes and the end of a document."""
-    hidden_size: int
-    """Width of the residual stream."""
-    intermediate_size: int
-    """Width inside SwiGLU."""
-    num_hidden_layers: int
-    """Number of decoder layers."""
-    num_attention_heads: int
-    """Number of query heads."""
-    num_key_value_heads: int | None = None
-    """Number of key and value heads; null: as many as query heads."""
-    head_dim: int | None = None
-    """Size of a head; null: hidden_size / num_attention_heads."""
-    rms_norm_eps: float = 1e-5
-    """Added to the mean square in RMSNorm."""
-    rope_theta: float = 10000.0
-    """Base of the RoPE frequencies."""
-    rope_scaling: RopeScaling | None = None
-    """Stretches RoPE to longer contexts; null: no scaling."""
-    max_position_embeddings: int = 2048
-    """The longest sequence that the model is meant for."""
-    initializer_range: float = 0.02
-    """Standard deviation of the initial weights."""
-    tie_word_embeddings: bool = False
-    """Use the embedding as the head, too."""
+from jaxpipe.models.llama_config import LlamaConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +122,7 @@ class RunConfig:
 class Config:
     """One run, whole."""
 
-    model: ModelConfig
+    model: LlamaConfig
     data: DataConfig
     mesh: MeshConfig = field(default_factory=MeshConfig)
     pipeline: PipelineConfig

@@ -1,0 +1,24 @@
+"""One SPMD executor for every schedule, and the contract through which it runs a model."""
+
+from jaxpipe.pipeline.contract import Batch, LossAndGradients, StageContract, Tree
+from jaxpipe.pipeline.executor import buffer_shapes, make_loss, make_loss_and_gradients
+from jaxpipe.pipeline.layout import Layout, balanced_layers, to_canonical_layout, to_stage_layout
+from jaxpipe.pipeline.program import Program, Settings
+from jaxpipe.pipeline.split_vjp import dense
+
+__all__ = [
+    "Batch",
+    "Layout",
+    "LossAndGradients",
+    "Program",
+    "Settings",
+    "StageContract",
+    "Tree",
+    "balanced_layers",
+    "buffer_shapes",
+    "dense",
+    "make_loss",
+    "make_loss_and_gradients",
+    "to_canonical_layout",
+    "to_stage_layout",
+]

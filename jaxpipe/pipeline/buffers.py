@@ -19,7 +19,7 @@ class Buffers(NamedTuple):
     travelling: with ``transfer_ticks=2`` the message of the tick before, else None.
     residuals: what F left for B, leaves ``[slots, layers, ...]``.
     weight_inputs: what B left for W, leaves ``[slots, layers, ...]``.
-    gradients: fp32 accumulators of all parameters that this rank holds, ``layers`` as ``[chunks, layers, ...]``.
+    gradients: fp32 accumulators of all that this rank holds, ``layers`` as ``[chunks, layers, ...]``.
     loss: the loss summed over the microbatches so far, the same on all ranks.
     """
 

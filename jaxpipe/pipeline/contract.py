@@ -40,7 +40,7 @@ class StageContract(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One global batch, cut into microbatches; labels of ``IGNORE_LABEL`` or any negative value count nothing."""
+    """One global batch, cut into microbatches; a negative label is ignored."""
 
     tokens: Int32[Array, "microbatches batch sequence"]
     labels: Int32[Array, "microbatches batch sequence"]

@@ -41,7 +41,7 @@ class Ends(NamedTuple):
 
 
 def run_embed(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, rank: int) -> Buffers:
-    """The embeddings of a microbatch into an inbox slot of ``rank``; nothing if ``microbatch`` is ``NONE``."""
+    """The embeddings of a microbatch into an inbox slot of ``rank``; nothing if it is ``NONE``."""
 
     def body(turn: Array, inbox: Array) -> Array:
         microbatch_, slot_ = tied(turn, (microbatch, slot))

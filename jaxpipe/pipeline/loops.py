@@ -2,8 +2,8 @@
 
 A loop, because XLA updates a loop's carry in place but copies what passes through a conditional. Two traps:
 
-- XLA moves out of a loop what depends neither on its counter nor on its carry, and then runs it on every tick,
-  trips or no trips. So each body first passes its indices, and the slices that it reads, through an
+- XLA moves out of a loop what depends neither on its counter nor on its carry, and then runs it on every
+  tick, trips or no trips. So each body first passes its indices, and the slices that it reads, through an
   optimization barrier together with the counters (``tied``).
 - On GPU the host reads a dynamic trip count back on every trip. So where all stages are equally long, an
   outer loop of 0 or 1 trips stands around an inner one of static count.
@@ -33,7 +33,7 @@ class Work(NamedTuple):
 
 
 class StageLoops(NamedTuple):
-    """How the loops of one rank run: the layer, its parameters ``[chunks, layers, ...]``, and the stages' lengths.
+    """How the loops of one rank run: its layers' parameters are ``[chunks, layers, ...]``.
 
     context: ``microbatch -> (constants, extras)``, the arguments of a layer that are not differentiated.
     shape: batch, sequence, hidden of a layer's input.

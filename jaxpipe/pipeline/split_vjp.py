@@ -3,8 +3,8 @@
 A linear part of a layer is ``dense(x, kernels)``: several kernels that share the input x. Its backward
 pass has two halves, dx = sum of dy @ kernel.T, which the stage before is waiting for, and
 dkernel = x.T @ dy, which nobody is waiting for (Qi et al., "Zero Bubble Pipeline Parallelism", section 2).
-To part them, B calls the layer with every group of kernels wrapped in ``Tapped``: dummies of the shapes of x and
-of each y, whose *cotangents* are x and dy. So one ``jax.vjp`` with respect to the layer's input, the
+To part them, B calls the layer with every group of kernels wrapped in ``Tapped``: dummies of the shapes
+of x and of each y, whose *cotangents* are x and dy. So one ``jax.vjp`` with respect to the layer's input, the
 dummies and the small parameters gives dx, the small gradients and all that W needs; W is then a matrix
 product a kernel and never repeats B's chain.
 
@@ -12,9 +12,8 @@ What F leaves for B is the pytree that ``jax.vjp`` returns, flattened, without t
 anyway: parameters, constants and the dummies go in as tracers and come back as the same tracers, so
 identity finds them, and no weight is ever stored. ``jax.checkpoint`` chooses what the rest is:
 
-    none        all residuals
-    selective   inputs of the linear parts and outputs of q, k, v: only attention, norms and
-                elementwise work are done again
+    none        whatever JAX would keep
+    selective   the outputs of ``dense``: attention, norms and elementwise work are done again
     full        the layer's input
 
 This is the one file that leans on how JAX builds its VJP; tests run it on the oldest and newest release.
@@ -37,12 +36,11 @@ from jaxpipe.pipeline.manual_axes import zeros_like_struct
 
 Remat = Literal["none", "selective", "full"]
 
-_DENSE_INPUT = "dense_input"
 _DENSE_OUTPUT = "dense_output"
 
 _POLICIES: dict[Remat, Callable[..., bool]] = {
     "none": jax.checkpoint_policies.everything_saveable,
-    "selective": jax.checkpoint_policies.save_only_these_names(_DENSE_INPUT, _DENSE_OUTPUT),
+    "selective": jax.checkpoint_policies.save_only_these_names(_DENSE_OUTPUT),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -50,8 +48,7 @@ _POLICIES: dict[Remat, Callable[..., bool]] = {
 def dense(
     x: Float[Array, "*batch i"], kernels: "Mapping[str, Float[Array, 'i o']] | Tapped | _Probe"
 ) -> dict[str, Float[Array, "*batch o"]]:
-    """``{name: x @ kernel}`` for kernels that share their input; a layer's every matrix product with a weight."""
-    x = checkpoint_name(x, _DENSE_INPUT)
+    """``{name: x @ kernel}`` for kernels that share their input: all products with weights go here."""
     ys = _multiply(x, kernels) if isinstance(kernels, Mapping) else kernels.multiply(x)
     return {name: checkpoint_name(y, _DENSE_OUTPUT) for name, y in ys.items()}
 
@@ -61,7 +58,7 @@ def _multiply(x: Array, kernels: Mapping[str, Array]) -> dict[str, Array]:
 
 
 class WeightInputs(NamedTuple):
-    """What B leaves for W, for one group of kernels: x ``[..., in]`` and for each kernel dy ``[..., out]``."""
+    """What B leaves for W, of one group of kernels: x ``[..., in]`` and of each kernel dy ``[..., out]``."""
 
     x: Array
     dys: Mapping[str, Array]

@@ -60,8 +60,8 @@ def cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, "t d"], Float[Array, "n d"]]:
     """The summed loss over valid tokens (label >= 0), and ``scale`` times its gradients.
 
-    ``hidden`` must be the same on all ranks. Returns the loss, d loss / d hidden (summed over ranks), d loss / d head
-    (of this rank's rows).
+    ``hidden`` must be the same on all ranks. Returns the loss, d loss / d hidden (summed over ranks) and
+    d loss / d head (of this rank's rows).
     """
     loss, logits, log_normaliser, is_label = _loss(head, hidden, labels, vocab_size, axis)
     probability = jnp.exp(logits - log_normaliser[:, None])

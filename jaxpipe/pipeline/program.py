@@ -1,0 +1,45 @@
+"""What is settled before anything is traced: a model, a schedule, and how and where it runs."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, TickTable
+from jaxpipe.pipeline.contract import StageContract
+from jaxpipe.pipeline.layout import Layout
+from jaxpipe.pipeline.split_vjp import Remat
+
+
+class Settings(NamedTuple):
+    """How the program runs, besides the schedule.
+
+    compute_dtype: of weights and messages inside the step; accumulators are fp32 whatever it is.
+    head_tokens: the head runs over this many tokens at a time, or fewer: it bounds the logits.
+    fill: what buffers hold before anything is written to them; tests fill them with NaN.
+    """
+
+    remat: Remat = "full"
+    compute_dtype: jnp.dtype = jnp.float32
+    head_tokens: int = 4096
+    fill: float = 0.0
+
+
+class Program(NamedTuple):
+    """What is settled before tracing: a model's two functions, a schedule, and where things lie."""
+
+    contract: StageContract
+    table: TickTable
+    layout: Layout
+    mesh: Mesh
+    settings: Settings = Settings()
+
+    @property
+    def kinds(self) -> frozenset[int]:
+        """The kinds of action that the table holds; the others cost nothing, not even compile time."""
+        return frozenset(np.unique(self.table.ranks.kind).tolist())
+
+    @property
+    def has_backward(self) -> bool:
+        return bool(self.kinds & {BACKWARD, BACKWARD_WEIGHT})

@@ -1,0 +1,116 @@
+"""The training state, and its two layouts: of the ranks while training, canonical on disk.
+
+The canonical state does not know about the mesh or the schedule: any run reads it (pipeline/layout.py).
+Conversion copies values and computes nothing, so a state comes back to the bit.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from jaxpipe.pipeline.contract import Tree
+from jaxpipe.pipeline.layout import Layout, stage_specs, to_canonical_layout, to_stage_layout
+from jaxpipe.training.optimizer import AdamW, init_moments
+
+
+class TrainState(NamedTuple):
+    """fp32 parameters and moments in stage layout; ``moments.count`` is the number of steps done."""
+
+    params: Tree
+    moments: optax.ScaleByAdamState
+
+
+def init_state(init_params: Callable[[], Tree], settings: AdamW, *, layout: Layout, mesh: Mesh) -> TrainState:
+    """A new state, made on the devices that keep it; ``init_params`` gives canonical parameters."""
+
+    def init() -> TrainState:
+        params = to_stage_layout(init_params(), layout)
+        return TrainState(params, init_moments(settings, params))
+
+    return jax.jit(init, out_shardings=state_shardings(jax.eval_shape(init), mesh))()
+
+
+def state_shardings(state: TrainState, mesh: Mesh) -> TrainState:
+    """Where each leaf of a state in stage layout lies."""
+    specs = stage_specs(state.params)
+    moments = optax.ScaleByAdamState(count=PartitionSpec(), mu=specs, nu=specs)
+    return _on_mesh(TrainState(specs, moments), mesh)
+
+
+def to_canonical(state: TrainState, *, layout: Layout, mesh: Mesh) -> Tree:
+    """The state as checkpoints hold it: ``{"params": ..., "mu": ..., "nu": ..., "count": ...}``."""
+
+    def convert(state: TrainState) -> Tree:
+        trees = {"params": state.params, "mu": state.moments.mu, "nu": state.moments.nu}
+        canonical = {name: to_canonical_layout(tree, layout) for name, tree in trees.items()}
+        return canonical | {"count": state.moments.count}
+
+    shardings = _canonical_shardings(jax.eval_shape(convert, state), mesh)
+    return jax.jit(convert, out_shardings=shardings)(state)
+
+
+def from_canonical(canonical: Tree, *, layout: Layout, mesh: Mesh) -> TrainState:
+    """The inverse of ``to_canonical``."""
+
+    def convert(canonical: Tree) -> TrainState:
+        params, mu, nu = (to_stage_layout(canonical[name], layout) for name in ("params", "mu", "nu"))
+        return TrainState(params, optax.ScaleByAdamState(canonical["count"], mu, nu))
+
+    shardings = state_shardings(jax.eval_shape(convert, canonical), mesh)
+    return jax.jit(convert, out_shardings=shardings)(canonical)
+
+
+def canonical_template(init_params: Callable[[], Tree], settings: AdamW, mesh: Mesh) -> Tree:
+    """Shapes, dtypes and shardings of a canonical state on this mesh, to restore one into."""
+
+    def init() -> Tree:
+        params = init_params()
+        moments = init_moments(settings, params)
+        return {"params": params, "mu": moments.mu, "nu": moments.nu, "count": moments.count}
+
+    shapes = jax.eval_shape(init)
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        shapes,
+        _canonical_shardings(shapes, mesh),
+    )
+
+
+def named_params(params: Tree) -> Iterator[tuple[str, np.ndarray]]:
+    """``(name, array)`` of canonical parameters in model order: embedding, layer by layer, final, head."""
+    yield "embedding", np.asarray(params["embedding"])
+    layers = jax.tree.map(np.asarray, params["layers"])
+    leaves = jax.tree_util.tree_leaves_with_path(layers)
+    for index in range(leaves[0][1].shape[0]):
+        for path, leaf in leaves:
+            yield f"layers.{index}.{_name(path)}", leaf[index]
+    for group in ("final", "head"):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params.get(group, {})):
+            yield ".".join(filter(None, (group, _name(path)))), np.asarray(leaf)
+
+
+def _name(path: tuple) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _canonical_shardings(canonical: Tree, mesh: Mesh) -> Tree:
+    """Each leaf over ``pp`` along its first dimension that divides, so that no device holds it all."""
+
+    def spec(leaf: Array) -> PartitionSpec:
+        for axis, size in enumerate(leaf.shape):
+            if size % mesh.shape["pp"] == 0:
+                return PartitionSpec(*[None] * axis, "pp")
+        return PartitionSpec()
+
+    return _on_mesh(jax.tree.map(spec, canonical), mesh)
+
+
+def _on_mesh(specs: Tree, mesh: Mesh) -> Tree:
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
+    )

@@ -1,0 +1,61 @@
+"""The compiled programs of a run: one training step, one evaluation of a batch."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int32
+
+from jaxpipe.pipeline.contract import Batch, LossAndGradients, Tree
+from jaxpipe.training.optimizer import AdamW, apply_gradients
+from jaxpipe.training.state import TrainState, state_shardings
+
+
+class StepMetrics(NamedTuple):
+    """The scalars of a step, on the device until somebody logs them."""
+
+    loss: Float[Array, ""]
+    grad_norm: Float[Array, ""]
+    learning_rate: Float[Array, ""]
+    num_tokens: Int32[Array, ""]
+
+
+def make_train_step(
+    loss_and_gradients: Callable[[Tree, Batch, Tree], LossAndGradients], settings: AdamW
+) -> Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]]:
+    """One step of training, to be compiled by ``compile_step``."""
+
+    def train_step(state: TrainState, batch: Batch, constants: Tree) -> tuple[TrainState, StepMetrics]:
+        loss, num_tokens, gradients = loss_and_gradients(state.params, batch, constants)
+        update = apply_gradients(settings, state.params, state.moments, gradients=gradients)
+        metrics = StepMetrics(loss, update.grad_norm, update.learning_rate, num_tokens)
+        return TrainState(update.params, update.moments), metrics
+
+    return train_step
+
+
+def compile_step(
+    train_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]],
+    state: TrainState,
+    batch: Batch,
+    *,
+    constants: Tree,
+    mesh: Mesh,
+) -> jax.stages.Compiled:
+    """The compiled step; it takes over the memory of the state that it is given."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    shardings = state_shardings(state, mesh)
+    jitted = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, everywhere))
+    return jitted.lower(state, batch, constants).compile()
+
+
+def to_microbatches(tokens: np.ndarray, labels: np.ndarray, *, num_microbatches: int, mesh: Mesh) -> Batch:
+    """``[global batch, sequence]`` on the host as ``[microbatches, batch, sequence]`` on the devices."""
+    sharding = NamedSharding(mesh, PartitionSpec(None, "dp"))
+
+    def cut(array: np.ndarray) -> Array:
+        return jax.device_put(array.reshape(num_microbatches, -1, array.shape[-1]), sharding)
+
+    return Batch(cut(tokens), cut(labels), {})
