@@ -1,0 +1,64 @@
+# Everything starts here: `make train`, `make test`; `make help` names the rest.
+# Each target does the set-up that it needs, in .venv; delete that folder (`make clean`) to start anew.
+
+PYTHON      ?= python3
+CONSTRAINTS ?= constraints.txt
+ARGS        ?=
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/installed
+LOCK  := $(if $(shell command -v flock),flock pyproject.toml)
+PIP   := -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test lint check bench gpu-check constraints clean
+
+help: ## What there is
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
+
+setup: ## Make .venv and install jaxpipe into it (CONSTRAINTS= for the newest versions)
+	@$(LOCK) $(MAKE) --no-print-directory --silent $(STAMP)
+
+train: setup ## Pre-train the tiny Llama on four emulated devices (ARGS='--train.num_steps 20')
+	$(BIN)/python train.py configs/tiny.yaml $(ARGS)
+
+test: setup ## All tests that need no GPU (ARGS='-k zb_h1')
+	$(BIN)/python -m pytest -m 'not gpu' $(ARGS)
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: ## lint, then test: what CI runs
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test
+
+bench: setup ## Time the schedules on emulated devices (ARGS='--microbatches 8 --check')
+	$(BIN)/python -m benchmarks.bench $(ARGS)
+
+gpu-check: setup ## Check and time the executor on one GPU
+	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
+
+constraints: ## Write constraints.txt anew: the newest versions that fit pyproject.toml
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	$(PYTHON) -m venv $$folder && \
+	$$folder/bin/python $(PIP) install --no-cache-dir -e '.[dev]' && \
+	{ echo "# Versions that the checks run with; written by \`make constraints\` with Python" \
+	  "$$($(PYTHON) -c 'import sys; print(*sys.version_info[:2], sep=".")')."; \
+	  $$folder/bin/python $(PIP) freeze --exclude-editable; } > constraints.txt
+
+clean: ## Remove .venv, caches and what tools left; runs/ stays
+	rm -rf $(VENV) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Only `setup` asks for this, one make at a time, so that two of them at once install once.
+$(STAMP): pyproject.toml $(wildcard $(CONSTRAINTS))
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "jaxpipe needs Python 3.11 or newer, but $(PYTHON) is" \
+	       "$$($(PYTHON) --version 2>&1); name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	@echo "setting up $(VENV), once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python $(PIP) install $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[dev]'
+	@touch $@
