@@ -43,6 +43,6 @@ def _einsum_attention(q: Array, k: Array, v: Array) -> Array:
     batch, length, heads, size = q.shape
     q = q.reshape(batch, length, k.shape[2], heads // k.shape[2], size)
     scores = jnp.einsum("bskgd,btkd->bkgst", q, k, preferred_element_type=jnp.float32) / np.sqrt(size)
-    visible = jnp.arange(length)[:, None] >= jnp.arange(length)
-    weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1).astype(v.dtype)
+    visible = jnp.tril(jnp.ones((length, length), bool))
+    weights = jax.nn.softmax(jnp.where(visible[None, None, None], scores, -jnp.inf), axis=-1).astype(v.dtype)
     return jnp.einsum("bkgst,btkd->bskgd", weights, v).reshape(batch, length, heads, size)

@@ -46,7 +46,7 @@ def rope_tables(frequencies: Float[np.ndarray, " half"], sequence_length: int) -
 
 def rotate(x: Float[Array, "b s h d"], tables: RopeTables) -> Float[Array, "b s h d"]:
     """``x`` turned by its position, in fp32, and back in its own dtype."""
-    cos, sin = tables.cos[:, None, :], tables.sin[:, None, :]
+    cos, sin = tables.cos[None, :, None], tables.sin[None, :, None]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return turned.astype(x.dtype)

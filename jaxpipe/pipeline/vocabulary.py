@@ -90,7 +90,7 @@ def _loss(
     """The summed loss, this rank's logits, each token's log normaliser, and which logit is its label's."""
     valid = labels >= 0
     rows = jnp.where(valid, labels, 0) - _first_row(head, axis)
-    is_label = rows[:, None] == jnp.arange(head.shape[0])
+    is_label = rows[:, None] == jnp.arange(head.shape[0])[None]
     logits = _logits(head, hidden, vocab_size, axis)
     log_normaliser, label_logit = _normalise(logits, is_label, axis)
     return jnp.sum(jnp.where(valid, log_normaliser - label_logit, 0.0)), logits, log_normaliser, is_label
@@ -103,7 +103,7 @@ def _first_row(table: Array, axis: str | None) -> Int32[Array, ""] | int:
 def _logits(head: Array, hidden: Array, vocab_size: int, axis: str | None) -> Float[Array, "t n"]:
     logits = jnp.einsum("td,nd->tn", hidden, head, preferred_element_type=jnp.float32)
     exists = _first_row(head, axis) + jnp.arange(head.shape[0]) < vocab_size
-    return jnp.where(exists, logits, _NO_LOGIT)
+    return jnp.where(exists[None], logits, _NO_LOGIT)
 
 
 def _normalise(
@@ -117,5 +117,5 @@ def _normalise(
         return maximum + jnp.log(total), label_logit
     maxima, totals, label_logits = jax.lax.all_gather(jnp.stack([maximum, total, label_logit]), axis, axis=1)
     maximum = jnp.max(maxima, axis=0)
-    total = jnp.sum(totals * jnp.exp(maxima - maximum), axis=0)
+    total = jnp.sum(totals * jnp.exp(maxima - maximum[None]), axis=0)
     return maximum + jnp.log(total), jnp.sum(label_logits, axis=0)
