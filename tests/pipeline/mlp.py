@@ -12,27 +12,27 @@ VOCAB_SIZE, HIDDEN, INNER, SEQUENCE = 13, 8, 12, 6
 
 def layer(params: Tree, x: jax.Array, constants: Tree, extras: Tree) -> jax.Array:
     """Two kernels share their input; constants and extras both take part, so that losing one shows."""
-    scale = params["small"]["scale"]
-    inner = dense(x * scale * constants["positions"][:, None], params["kernels"]["in"])
-    gated = jax.nn.silu(inner["gate"]) * inner["up"] + extras["shift"][..., None]
+    scale, positions = params["small"]["scale"][None, None], constants["positions"][None, :, None]
+    inner = dense(x * scale * positions, params["kernels"]["in"])
+    gated = jax.nn.silu(inner["gate"]) * jnp.tanh(inner["up"]) + extras["shift"][..., None]
     return x + dense(gated, params["kernels"]["out"])["down"]
 
 
 def final(params: Tree, y: jax.Array) -> jax.Array:
-    return jnp.tanh(y) * params["scale"]
+    return jnp.tanh(y) * params["scale"].reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 CONTRACT = StageContract(layer, final)
 
 
-def make_params(num_layers: int, *, tied: bool, seed: int = 0) -> Tree:
+def make_params(num_layers: int, *, tied: bool = False, vocab_size: int = VOCAB_SIZE, seed: int = 0) -> Tree:
     rng = np.random.default_rng(seed)
 
     def normal(*shape: int) -> jax.Array:
         return jnp.asarray(0.3 * rng.normal(size=shape), jnp.float32)
 
     params = {
-        "embedding": normal(VOCAB_SIZE, HIDDEN),
+        "embedding": normal(vocab_size, HIDDEN),
         "layers": {
             "kernels": {
                 "in": {"gate": normal(num_layers, HIDDEN, INNER), "up": normal(num_layers, HIDDEN, INNER)},
@@ -42,19 +42,23 @@ def make_params(num_layers: int, *, tied: bool, seed: int = 0) -> Tree:
         },
         "final": {"scale": 1 + normal(HIDDEN)},
     }
-    return params if tied else params | {"head": normal(VOCAB_SIZE, HIDDEN)}
+    return params if tied else params | {"head": normal(vocab_size, HIDDEN)}
 
 
-def make_batch(num_microbatches: int, *, batch: int = 2, seed: int = 0) -> Batch:
+def make_batch(
+    num_microbatches: int, *, batch: int = 2, vocab_size: int = VOCAB_SIZE, seed: int = 0
+) -> Batch:
     """Labels masked in uneven numbers, the second microbatch wholly."""
     rng = np.random.default_rng(seed)
     shape = (num_microbatches, batch, SEQUENCE)
-    tokens = rng.integers(0, VOCAB_SIZE, shape)
-    labels = np.where(rng.random(shape) < 0.3, -100, rng.integers(0, VOCAB_SIZE, shape))
+    tokens = rng.integers(0, vocab_size, shape)
+    labels = np.where(rng.random(shape) < 0.3, -100, rng.integers(0, vocab_size, shape))
     if num_microbatches > 1:
         labels[1] = -100
     shift = rng.normal(size=shape).astype(np.float32)
-    return Batch(jnp.asarray(tokens, jnp.int32), jnp.asarray(labels, jnp.int32), {"shift": jnp.asarray(shift)})
+    return Batch(
+        jnp.asarray(tokens, jnp.int32), jnp.asarray(labels, jnp.int32), {"shift": jnp.asarray(shift)}
+    )
 
 
 def make_constants() -> Tree:
@@ -72,7 +76,9 @@ def plain_loss(params: Tree, batch: Batch, constants: Tree) -> jax.Array:
             x = layer(one, x, constants, {"shift": batch.extras["shift"][m]})
         logits = final(params["final"], x) @ params.get("head", params["embedding"]).T
         valid = batch.labels[m] >= 0
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.where(valid, batch.labels[m], 0)[..., None], -1)
+        chosen = jnp.take_along_axis(
+            jax.nn.log_softmax(logits), jnp.where(valid, batch.labels[m], 0)[..., None], -1
+        )
         total -= jnp.sum(chosen[..., 0] * valid)
         count += jnp.sum(valid)
     return total / jnp.maximum(count, 1)

@@ -1,0 +1,117 @@
+"""Compiled steps for the tests: canonical parameters go in, canonical gradients come out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from jaxpipe.lowering import TickTable
+from jaxpipe.pipeline import (
+    Batch,
+    Layout,
+    LossAndGradients,
+    Program,
+    Settings,
+    StageContract,
+    Tree,
+    balanced_layers,
+    make_loss,
+    make_loss_and_gradients,
+    to_canonical_layout,
+    to_stage_layout,
+)
+
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""XLA runs all its passes over the program, but LLVM hardly any: compiles in a fifth of the time (measured)."""
+
+AS_ALWAYS: dict[str, Any] = {}
+"""For tests that compare bits of one program with those of another: the options that training runs with."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A compiled program, with what it takes to feed it."""
+
+    program: Program
+    compiled: jax.stages.Compiled
+    constants: Tree
+
+    def __call__(self, params: Tree, batch: Batch) -> LossAndGradients:
+        layout = self.program.layout
+        result = self.compiled(to_stage_layout(params, layout), batch, self.constants)
+        loss, num_tokens, gradients = jax.tree.map(np.asarray, result)
+        return LossAndGradients(loss, num_tokens, to_canonical_layout(gradients, layout))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A compiled forward-only program."""
+
+    program: Program
+    compiled: jax.stages.Compiled
+    constants: Tree
+
+    def __call__(self, params: Tree, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        staged = to_stage_layout(params, self.program.layout)
+        return jax.tree.map(np.asarray, self.compiled(staged, batch, self.constants))
+
+
+def make_mesh(*, dp: int, pp: int) -> Mesh:
+    return jax.make_mesh(
+        (dp, pp), ("dp", "pp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[: dp * pp]
+    )
+
+
+def make_program(
+    contract: StageContract,
+    table: TickTable,
+    params: Tree,
+    *,
+    layers_per_stage: tuple[int, ...] | None = None,
+    dp: int = 1,
+    settings: Settings = Settings(fill=float("nan")),  # noqa: B008 (immutable)
+) -> Program:
+    """A program for canonical ``params``; buffers hold NaN until they are written, unless told otherwise."""
+    placement, num_layers = table.placement, jax.tree.leaves(params["layers"])[0].shape[0]
+    layers_per_stage = layers_per_stage or balanced_layers(num_layers, placement.num_stages)
+    layout = Layout(placement, layers_per_stage, vocab_size=params["embedding"].shape[0])
+    return Program(contract, table, layout, make_mesh(dp=dp, pp=placement.num_ranks), settings)
+
+
+def compile_step(
+    program: Program, params: Tree, batch: Batch, constants: Tree, *, options: dict[str, Any] = QUICK
+) -> Step:
+    """The other arguments serve for their shapes."""
+    lowered = jax.jit(make_loss_and_gradients(program)).lower(
+        to_stage_layout(params, program.layout), batch, constants
+    )
+    return Step(program, lowered.compile(options), constants)
+
+
+def compile_evaluation(program: Program, params: Tree, batch: Batch, constants: Tree) -> Evaluation:
+    lowered = jax.jit(make_loss(program)).lower(to_stage_layout(params, program.layout), batch, constants)
+    return Evaluation(program, lowered.compile(QUICK), constants)
+
+
+def assert_leaves_close(got: Tree, expected: Tree, *, tolerance: float) -> None:
+    """Each leaf of ``got`` within ``tolerance`` of the largest value of the leaf expected; NaN is never close."""
+    got_leaves, got_treedef = jax.tree.flatten_with_path(got)
+    expected_leaves, expected_treedef = jax.tree.flatten_with_path(expected)
+    assert got_treedef == expected_treedef
+    for (path, leaf), (_, wanted) in zip(got_leaves, expected_leaves, strict=True):
+        name, wanted = jax.tree_util.keystr(path), np.asarray(wanted)
+        assert leaf.shape == wanted.shape, f"{name}: {leaf.shape} is not {wanted.shape}"
+        assert leaf.dtype == wanted.dtype, f"{name}: {leaf.dtype} is not {wanted.dtype}"
+        largest, off = np.abs(wanted).max(), np.abs(leaf - wanted).max()
+        assert off <= tolerance * largest, f"{name}: off by {off:.3e}, its largest value is {largest:.3e}"
+
+
+def assert_same_bits(got: Tree, expected: Tree) -> None:
+    """Every leaf equal, bit for bit; names the first that is not."""
+    got_leaves, got_treedef = jax.tree.flatten_with_path(got)
+    expected_leaves, expected_treedef = jax.tree.flatten_with_path(expected)
+    assert got_treedef == expected_treedef
+    for (path, leaf), (_, wanted) in zip(got_leaves, expected_leaves, strict=True):
+        assert np.asarray(leaf).tobytes() == np.asarray(wanted).tobytes(), jax.tree_util.keystr(path)
