@@ -65,6 +65,7 @@ RANGES: Mapping[str, Range] = {
     "optimizer.learning_rate": _POSITIVE,
     "optimizer.min_learning_rate_ratio": Range(0, 1),
     "optimizer.warmup_steps": _ZERO_OR_MORE,
+    "optimizer.decay_steps": _COUNT,
     "optimizer.beta1": _BELOW_ONE,
     "optimizer.beta2": _BELOW_ONE,
     "optimizer.eps": _POSITIVE,

@@ -164,14 +164,6 @@ def _global_batch(batch_size: int, num_microbatches: int, dp: int) -> Iterator[s
         )
 
 
-def _warmup(warmup_steps: int, num_steps: int) -> Iterator[str]:
-    if warmup_steps > num_steps:
-        yield (
-            f"optimizer.warmup_steps={warmup_steps} must be at most train.num_steps={num_steps}; "
-            "shorten the warm-up"
-        )
-
-
 def _multiples(value: int, unit: int) -> list[int]:
     """The multiples of ``unit`` next to ``value``, below and above."""
     below = value // unit * unit
@@ -206,5 +198,4 @@ _RULES = (
         _layers_per_stage,
     ),
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),
-    _Rule(("optimizer.warmup_steps", "train.num_steps"), _warmup),
 )

@@ -81,7 +81,9 @@ class OptimizerConfig:
     min_learning_rate_ratio: float = 0.1
     """The last learning rate as a share of the highest."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises from 0."""
+    """Steps over which the learning rate rises from 0; one longer than the run is cut off by its end."""
+    decay_steps: int | None = None
+    """The step at which the cosine reaches the lowest learning rate; null: train.num_steps."""
     beta1: float = 0.9
     """Decay of the mean of the gradients."""
     beta2: float = 0.95

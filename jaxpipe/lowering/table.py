@@ -11,7 +11,9 @@ device memory do not depend on how many rows there are. A tick goes, on every ra
    of the tick before computed); what arrives from rank r-1 and from rank r+1 goes to ``from_below``
    and ``from_above``, what this tick's action computed for the rank itself to ``from_self``.
 
-"No slot" is the trash slot, the last one of each buffer, so that a write needs no branch.
+"No slot" is the index after the last slot. The inbox has a slot there, the trash, so that keeping what
+arrives needs no branch; residuals and inputs of the weight gradient are only touched by actions that
+have a slot.
 """
 
 from dataclasses import dataclass
@@ -59,7 +61,7 @@ class EndColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class TickTable:
-    """A lowered schedule. Slot counts leave out the trash slot; index ``num_..._slots`` is the trash."""
+    """A lowered schedule. Slot counts leave out the trash; ``num_..._slots`` as an index means none."""
 
     name: str
     placement: Placement

@@ -67,7 +67,7 @@ def _layer_params(state: nnx.State) -> Tree:
     params: Tree = {"kernels": {}, "small": {}}
     for path, variable in nnx.to_flat_state(state):
         group = "kernels" if isinstance(variable, Kernels) else "small"
-        params[group][".".join(path)] = variable.get_value()
+        params[group][".".join(map(str, path))] = variable.get_value()
     return params
 
 

@@ -12,7 +12,7 @@ from jaxpipe.pipeline.split_vjp import SplitLayer
 
 
 class Buffers(NamedTuple):
-    """The carry of the scan over ticks. The last slot of every buffer is its trash.
+    """The carry of the scan over ticks. The inbox has one slot more than the table counts, its trash.
 
     inbox: activations and gradients that wait for their action, ``[slots, tokens, hidden]``.
     message: what the last action left, for a neighbour or an end of the pipe, ``[tokens, hidden]``.
@@ -49,11 +49,11 @@ def allocate(
 
     def slots(count: int, struct: jax.ShapeDtypeStruct, *leading: int) -> Array:
         value = fill if jnp.issubdtype(struct.dtype, jnp.floating) else 0
-        return jnp.full((count + 1, *leading, *struct.shape), value, struct.dtype)
+        return jnp.full((count, *leading, *struct.shape), value, struct.dtype)
 
     empty = jnp.full(message.shape, fill, message.dtype)
     return Buffers(
-        inbox=slots(table.num_inbox_slots, message),
+        inbox=slots(table.num_inbox_slots + 1, message),
         message=empty,
         travelling=empty if table.transfer_ticks == 2 else None,
         residuals=[slots(table.num_residual_slots, leaf, num_layers) for leaf in split.residuals]

@@ -69,13 +69,15 @@ def run_head(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, ra
     Its gradient lands in an inbox slot of ``rank``.
     """
     name = _head_name(ends)
+    assert ends.scale is not None, "only the loss is wanted: run_head_loss gives it"
+    scale = ends.scale
 
     def body(chunk: Array, carry: tuple[Array, Array, Tree, Array]) -> tuple[Array, Array, Tree, Array]:
         inbox, d_head, d_final, loss = carry
         y, labels, first = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
         hidden, pullback = jax.vjp(ends.final, ends.weights["final"], y)
         chunk_loss, d_hidden, d_head_chunk = cross_entropy(
-            ends.weights[name], hidden, labels, vocab_size=ends.vocab_size, scale=ends.scale, axis=ends.axis
+            ends.weights[name], hidden, labels, vocab_size=ends.vocab_size, scale=scale, axis=ends.axis
         )
         d_final_chunk, dy = pullback(varying(d_hidden.astype(hidden.dtype), tuple(varying_axes(hidden))))
         inbox = _put(inbox, dy, _slot_on(ends, rank, slot, inbox), first)

@@ -19,9 +19,9 @@ identity finds them, and no weight is ever stored. ``jax.checkpoint`` chooses wh
 This is the one file that leans on how JAX builds its VJP; tests run it on the oldest and newest release.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -64,7 +64,7 @@ class WeightInputs(NamedTuple):
     dys: Mapping[str, Array]
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["kernels", "dummies"], meta_fields=[])
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["kernels", "dummies"], meta_fields=[])
 @dataclass(frozen=True)
 class Tapped:
     """A group of kernels with dummies whose cotangents are the x and the dys of this group."""
@@ -87,9 +87,9 @@ def _tapped_multiply_forward(x: Array, tapped: Tapped) -> tuple[dict[str, Array]
 
 def _tapped_multiply_backward(saved: tuple[Array, Mapping], dys: dict[str, Array]) -> tuple[Array, Tapped]:
     x, kernels = saved
-    dx = sum(jnp.einsum("...o,io->...i", dys[name], kernel) for name, kernel in kernels.items())
+    dxs = [jnp.einsum("...o,io->...i", dys[name], kernel) for name, kernel in kernels.items()]
     unused = jax.tree.map(jnp.zeros_like, kernels)
-    return dx, Tapped(unused, WeightInputs(x, dys))
+    return functools.reduce(jnp.add, dxs), Tapped(unused, WeightInputs(x, dys))
 
 
 _tapped_multiply.defvjp(_tapped_multiply_forward, _tapped_multiply_backward)

@@ -69,7 +69,7 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
     work = Work(row.chunk, row.microbatch, row.residual_slot, row.weight_slot)
     message = jax.lax.dynamic_index_in_dim(buffers.inbox, row.inbox_read, keepdims=False).reshape(loops.shape)
     residuals, weight_inputs, gradients = buffers.residuals, buffers.weight_inputs, dict(buffers.gradients)
-    layers = dict(gradients["layers"])
+    layers = dict(gradients.get("layers", {}))
     if FORWARD in program.kinds:
         with jax.named_scope("F"):
             message, residuals = run_forward(loops, row.kind == FORWARD, work, message, residuals)
@@ -86,7 +86,8 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
             message, layers = run_backward_weight(
                 loops, row.kind == BACKWARD_WEIGHT, work, message, residuals, layers
             )
-    gradients["layers"] = layers
+    if program.has_backward:
+        gradients["layers"] = layers
     return buffers._replace(
         message=message.reshape(buffers.message.shape),
         residuals=residuals,

@@ -5,7 +5,7 @@
 
 The learning rate of step k (the first is 1) rises linearly to its peak at ``warmup_steps`` and falls along
 a cosine to ``min_ratio`` of it at ``decay_steps``, where it stays. All is elementwise, so it runs on whatever
-shards the parameters have; only the norm is a sum over the mesh. Layers of padding have gradient 0 and stay 0.
+shards; only the norm is a sum over the mesh. Layers of padding have gradient 0 and stay 0.
 """
 
 from typing import NamedTuple

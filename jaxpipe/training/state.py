@@ -42,20 +42,19 @@ def state_shardings(state: TrainState, mesh: Mesh) -> TrainState:
     return _on_mesh(TrainState(specs, moments), mesh)
 
 
-def to_canonical(state: TrainState, *, layout: Layout, mesh: Mesh) -> Tree:
-    """The state as checkpoints hold it: ``{"params": ..., "mu": ..., "nu": ..., "count": ...}``."""
+def make_to_canonical(state: TrainState, *, layout: Layout, mesh: Mesh) -> Callable[[TrainState], Tree]:
+    """Turns a state shaped like ``state`` into what checkpoints hold: ``{"params", "mu", "nu", "count"}``."""
 
     def convert(state: TrainState) -> Tree:
         trees = {"params": state.params, "mu": state.moments.mu, "nu": state.moments.nu}
         canonical = {name: to_canonical_layout(tree, layout) for name, tree in trees.items()}
         return canonical | {"count": state.moments.count}
 
-    shardings = _canonical_shardings(jax.eval_shape(convert, state), mesh)
-    return jax.jit(convert, out_shardings=shardings)(state)
+    return jax.jit(convert, out_shardings=_canonical_shardings(jax.eval_shape(convert, state), mesh))
 
 
 def from_canonical(canonical: Tree, *, layout: Layout, mesh: Mesh) -> TrainState:
-    """The inverse of ``to_canonical``."""
+    """The state that ``make_to_canonical`` turned into this."""
 
     def convert(canonical: Tree) -> TrainState:
         params, mu, nu = (to_stage_layout(canonical[name], layout) for name in ("params", "mu", "nu"))

@@ -53,9 +53,19 @@ def compile_step(
 
 def to_microbatches(tokens: np.ndarray, labels: np.ndarray, *, num_microbatches: int, mesh: Mesh) -> Batch:
     """``[global batch, sequence]`` on the host as ``[microbatches, batch, sequence]`` on the devices."""
-    sharding = NamedSharding(mesh, PartitionSpec(None, "dp"))
 
     def cut(array: np.ndarray) -> Array:
-        return jax.device_put(array.reshape(num_microbatches, -1, array.shape[-1]), sharding)
+        return jax.device_put(array.reshape(num_microbatches, -1, array.shape[-1]), _batch_sharding(mesh))
 
     return Batch(cut(tokens), cut(labels), {})
+
+
+def batch_shapes(global_batch: int, sequence: int, *, num_microbatches: int, mesh: Mesh) -> Batch:
+    """The shapes and shardings of what ``to_microbatches`` gives."""
+    shape = (num_microbatches, global_batch // num_microbatches, sequence)
+    tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=_batch_sharding(mesh))
+    return Batch(tokens, tokens, {})
+
+
+def _batch_sharding(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(None, "dp"))

@@ -1,0 +1,34 @@
+"""The devices of a run: emulated ones on CPU, as many as the mesh needs, without being asked."""
+
+import os
+
+import jax
+from jax.sharding import AxisType, Mesh
+
+from jaxpipe.errors import InputError
+
+_EMULATION_FLAG = "--xla_force_host_platform_device_count"
+
+
+def make_mesh(*, dp: int, pp: int, tp: int) -> Mesh:
+    """A mesh with axes ``dp, pp, tp``; to be called before anything else starts JAX's backends.
+
+    Where JAX finds no accelerator it gets ``dp pp tp`` emulated CPU devices, unless ``XLA_FLAGS`` already
+    says how many. Emulation does nothing to a GPU or TPU.
+
+    Raises:
+        InputError: there are fewer devices than the mesh needs.
+    """
+    wanted = dp * pp * tp
+    if _EMULATION_FLAG not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", wanted)
+    devices = jax.devices()
+    if len(devices) < wanted:
+        remedy = f"correct {_EMULATION_FLAG} in XLA_FLAGS, or " if devices[0].platform == "cpu" else ""
+        raise InputError(
+            f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp} needs {wanted} devices, but there are "
+            f"{len(devices)} ({devices[0].platform}); {remedy}use a mesh of at most {len(devices)}"
+        )
+    return jax.make_mesh(
+        (dp, pp, tp), ("dp", "pp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=devices[:wanted]
+    )

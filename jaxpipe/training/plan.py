@@ -1,0 +1,77 @@
+"""From the configuration to plain values: what a run is made of, before anything is allocated."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxpipe.config import Config
+from jaxpipe.lowering import TickTable, lower
+from jaxpipe.models.attention import attention_for
+from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
+from jaxpipe.pipeline import Layout, Program, Settings, Tree, balanced_layers
+from jaxpipe.schedules import Schedule, build, forward_only
+from jaxpipe.training.optimizer import AdamW
+
+
+class Plan(NamedTuple):
+    """Everything of a run that is settled by its configuration and its mesh.
+
+    program: the training step's schedule, lowered; ``evaluation`` the forward-only one.
+    init_params, make_constants: compute when called.
+    """
+
+    schedule: Schedule
+    program: Program
+    evaluation: Program
+    optimizer: AdamW
+    init_params: Callable[[], Tree]
+    make_constants: Callable[[], Tree]
+
+
+def make_plan(config: Config, mesh: Mesh) -> Plan:
+    """The plan of a configuration without faults."""
+    model, pipeline = config.model, config.pipeline
+    schedule = build(
+        pipeline.schedule,
+        num_ranks=config.mesh.pp,
+        num_microbatches=pipeline.num_microbatches,
+        num_chunks=pipeline.num_chunks,
+    )
+    placement = schedule.placement
+    layers = pipeline.layers_per_stage or balanced_layers(model.num_hidden_layers, placement.num_stages)
+    layout = Layout(placement, layers, model.vocab_size)
+    dtype = jnp.dtype(config.train.compute_dtype)
+    contract = llama_contract(model, attention_for(mesh.devices.flat[0].platform, dtype))
+    settings = Settings(remat=pipeline.remat, compute_dtype=dtype)
+
+    def program(table: TickTable) -> Program:
+        return Program(contract, table, layout, mesh, settings)
+
+    transfer_ticks = pipeline.transfer_ticks
+    return Plan(
+        schedule=schedule,
+        program=program(lower(schedule, transfer_ticks=transfer_ticks, fuse_backward=pipeline.fuse_backward)),
+        evaluation=program(
+            lower(forward_only(placement, pipeline.num_microbatches), transfer_ticks=transfer_ticks)
+        ),
+        optimizer=_optimizer(config),
+        init_params=lambda: init_llama(model, config.run.seed),
+        make_constants=lambda: llama_constants(model, config.data.sequence_length),
+    )
+
+
+def _optimizer(config: Config) -> AdamW:
+    optimizer = config.optimizer
+    return AdamW(
+        learning_rate=optimizer.learning_rate,
+        min_ratio=optimizer.min_learning_rate_ratio,
+        warmup_steps=optimizer.warmup_steps,
+        decay_steps=config.train.num_steps if optimizer.decay_steps is None else optimizer.decay_steps,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
+        max_grad_norm=optimizer.max_grad_norm,
+    )

@@ -1,0 +1,116 @@
+"""What a run says about itself before it starts: mesh, parameters, schedule, and where the memory goes."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxpipe.config import Config
+from jaxpipe.lowering import TickTable
+from jaxpipe.pipeline import Batch, Tree, buffer_shapes, to_stage_layout
+from jaxpipe.schedules import simulate
+from jaxpipe.training.plan import Plan
+
+Fact = tuple[str, str]
+
+
+def layout_facts(config: Config, plan: Plan, mesh: Mesh) -> list[Fact]:
+    """Mesh, parameters, layers of each stage, the schedule with its predicted bubble, and the slots."""
+    params = jax.eval_shape(plan.init_params)
+    layout, table = plan.program.layout, plan.program.table
+    device = mesh.devices.flat[0]
+    axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+    batch = config.train.global_batch_size // config.pipeline.num_microbatches
+    return [
+        ("mesh", f"{axes} on {mesh.size} {device.platform} devices ({device.device_kind})"),
+        ("parameters", f"{_count(params):,}"),
+        ("layers per stage", " ".join(map(str, layout.layers_per_stage))),
+        (
+            "batch",
+            f"{config.train.global_batch_size} x {config.data.sequence_length} tokens a step, in "
+            f"{config.pipeline.num_microbatches} microbatches of {batch}",
+        ),
+        ("schedule", _schedule(plan)),
+        ("slots per rank", _slots(table)),
+    ]
+
+
+def memory_facts(plan: Plan, batch: Batch) -> list[Fact]:
+    """Bytes per device by part, computed from shapes alone: nothing is compiled or allocated."""
+    canonical = jax.eval_shape(plan.init_params)
+    params = jax.eval_shape(lambda: to_stage_layout(plan.init_params(), plan.program.layout))
+    constants = jax.eval_shape(plan.make_constants)
+    buffers = buffer_shapes(plan.program, params, batch, constants)
+    weights = _bytes(buffers.gradients)  # fp32, like the master weights of this device
+    vocabulary = plan.program.layout.padded_vocab_size // plan.program.layout.placement.num_ranks
+    tokens = math.prod(batch.tokens.shape[1:]) // plan.program.mesh.shape["dp"]
+    parts = {
+        "master weights": weights,
+        "optimizer moments": 2 * weights,
+        "gradient accumulators": weights,
+        "weights in compute dtype": _compute_weights(plan, weights, canonical),
+        "residuals": _bytes(buffers.residuals),
+        "weight-gradient inputs": _bytes(buffers.weight_inputs),
+        "inbox and messages": _bytes((buffers.inbox, buffers.message, buffers.travelling)),
+        "logits": 4 * vocabulary * min(tokens, plan.program.settings.head_tokens),
+    }
+    facts = [(name, format_bytes(size)) for name, size in parts.items()]
+    return [
+        *facts,
+        ("together", f"{format_bytes(sum(parts.values()))} per device, without one layer's own work"),
+    ]
+
+
+def compiled_facts(compiled: jax.stages.Compiled) -> list[Fact]:
+    """What the compiled step takes on each device, as the compiler counts it."""
+    memory = compiled.memory_analysis()
+    if memory is None:
+        return []
+    text = (
+        f"{format_bytes(memory.argument_size_in_bytes)} state and batch, "
+        f"{format_bytes(memory.temp_size_in_bytes)} temporary"
+    )
+    return [("bytes per device", text)]
+
+
+def format_bytes(size: float) -> str:
+    """Bytes in binary units: 1536 is 1.5 KiB."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} GiB"
+
+
+def _schedule(plan: Plan) -> str:
+    predicted = simulate(plan.schedule)
+    return (
+        f"{plan.schedule.name}: {plan.program.table.num_ticks} ticks, predicted bubble "
+        f"{predicted.bubble_fraction:.1%} at F = B = W"
+    )
+
+
+def _slots(table: TickTable) -> str:
+    counts = {
+        "inbox": table.num_inbox_slots,
+        "residuals": table.num_residual_slots,
+        "weight inputs": table.num_weight_slots,
+    }
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _compute_weights(plan: Plan, master: int, params: Tree) -> int:
+    """A copy in bf16, or nothing where the master weights serve."""
+    if plan.program.settings.compute_dtype == jnp.float32:
+        return 0
+    small = _count((params["layers"]["small"], params["final"])) / _count(params)
+    return round(master * (1 - small) / 2)
+
+
+def _count(tree: Tree) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def _bytes(tree: Tree) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

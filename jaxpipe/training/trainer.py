@@ -1,0 +1,159 @@
+"""A run, from its configuration to its exit code: what is wrong is told first, then everything is made ready.
+
+The order matters: the text is read and the run's directory claimed before JAX starts its devices, and
+``config.yaml`` makes the directory a run only when nothing can be refused any more.
+"""
+
+import sys
+from collections.abc import Callable
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxpipe.checkpoint import open_checkpoints
+from jaxpipe.config import Config, to_yaml
+from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
+from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
+from jaxpipe.training.devices import make_mesh
+from jaxpipe.training.evaluation import Evaluation
+from jaxpipe.training.interrupt import StopRequest, stop_on_signals
+from jaxpipe.training.loop import Loop, run_loop
+from jaxpipe.training.metrics import open_metrics
+from jaxpipe.training.plan import Plan, make_plan
+from jaxpipe.training.progress import make_console, open_progress, show_facts
+from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts
+from jaxpipe.training.resume import checkpoint_info, read_checkpoint
+from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, write_config
+from jaxpipe.training.state import TrainState, from_canonical, init_state, make_to_canonical
+from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
+from jaxpipe.training.step_log import DivergedError, StepLog
+
+
+def train(config: Config, *, dry_run: bool = False) -> int:
+    """Train as ``config`` says, or with ``dry_run`` only tell what that takes; the exit code.
+
+    0 when done or after SIGINT, 143 after SIGTERM, 1 when loss or gradients stop being finite.
+
+    Raises:
+        InputError: the files, the devices or a checkpoint show that it cannot be done.
+    """
+    if dry_run:
+        return _tell(config)
+    assert config.run.dir is not None, "the parser chooses one"
+    with (
+        claim_run_directory(config.run.dir, resume=config.checkpoint.resume) as directory,
+        stop_on_signals() as stop,
+    ):
+        try:
+            return _train(config, directory, stop)
+        except DivergedError as error:
+            print(f"train.py: {error}", file=sys.stderr)
+            return 1
+
+
+def _tell(config: Config) -> int:
+    """Layout, parameters and bytes per device; compiles and allocates nothing."""
+    mesh = _mesh(config)
+    plan = make_plan(config, mesh)
+    console = make_console()
+    show_facts(console, "layout", layout_facts(config, plan, mesh))
+    show_facts(console, "bytes per device", memory_facts(plan, _batch_shapes(config, mesh)))
+    return 0
+
+
+def _train(config: Config, directory: RunDirectory, stop: StopRequest) -> int:
+    """Everything that can be refused, then the run."""
+    corpus = load_corpus(
+        config.data.path, field=config.data.field, validation_fraction=config.data.validation_fraction
+    )
+    mesh = _mesh(config)
+    plan = make_plan(config, mesh)
+    batches = Batches(
+        corpus.training,
+        sequence_length=config.data.sequence_length,
+        batch_size=config.train.global_batch_size,
+        seed=config.run.seed,
+    )
+    constants = jax.device_put(plan.make_constants(), NamedSharding(mesh, PartitionSpec()))
+    evaluation = _make_evaluation(config, plan, corpus, constants)
+    console = make_console(enabled=jax.process_index() == 0)
+    with open_checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:
+        found = read_checkpoint(config, plan, mesh, checkpoints=checkpoints, batches=batches)
+        write_config(directory, to_yaml(config))
+        start, state = _start(plan, mesh, found)
+        facts = [("directory", str(directory.path)), ("text", corpus.summary)]
+        show_facts(console, "run", facts + layout_facts(config, plan, mesh))
+        with (
+            open_metrics(directory.metrics, resume_step=start if config.checkpoint.resume else None) as file,
+            open_progress(console, config.train.num_steps, start_step=start) as line,
+        ):
+            train_step = compile_step(
+                make_train_step(make_loss_and_gradients(plan.program), plan.optimizer),
+                state,
+                _batch_shapes(config, mesh),
+                constants=constants,
+                mesh=mesh,
+            )
+            show_facts(console, "compiled step", compiled_facts(train_step))
+            loop = Loop(
+                train_step=train_step,
+                constants=constants,
+                batches=batches,
+                cut=_cut_for(config, mesh),
+                to_canonical=make_to_canonical(state, layout=plan.program.layout, mesh=mesh),
+                checkpoints=checkpoints,
+                checkpoint_info=lambda: checkpoint_info(config, batches),
+                evaluation=evaluation,
+                eval_every=config.train.eval_every,
+                save_every=config.checkpoint.every,
+                num_steps=config.train.num_steps,
+                log=StepLog(file, line, config.run.log_every),
+            )
+            last = run_loop(loop, state, stop, start=start, is_saved=found is not None)
+    return 0 if last >= config.train.num_steps else stop.exit_code
+
+
+def _mesh(config: Config) -> Mesh:
+    return make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp)
+
+
+def _start(plan: Plan, mesh: Mesh, found: tuple[int, Tree] | None) -> tuple[int, TrainState]:
+    """The number of steps done, and the state after them."""
+    layout = plan.program.layout
+    if found is None:
+        return 0, init_state(plan.init_params, plan.optimizer, layout=layout, mesh=mesh)
+    step, canonical = found
+    return step, from_canonical(canonical, layout=layout, mesh=mesh)
+
+
+def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree) -> Evaluation | None:
+    if config.train.eval_every == 0:
+        return None
+    batches = validation_batches(
+        corpus.validation,
+        sequence_length=config.data.sequence_length,
+        batch_size=config.train.global_batch_size,
+        num_batches=config.train.eval_batches,
+    )
+    cut = _cut_for(config, plan.evaluation.mesh)
+    return Evaluation(jax.jit(make_loss(plan.evaluation)), batches, cut, constants)
+
+
+def _cut_for(config: Config, mesh: Mesh) -> Callable[[dict], Batch]:
+    """From a batch of the host to microbatches on the devices."""
+
+    def cut(batch: dict) -> Batch:
+        return to_microbatches(
+            batch["tokens"], batch["labels"], num_microbatches=config.pipeline.num_microbatches, mesh=mesh
+        )
+
+    return cut
+
+
+def _batch_shapes(config: Config, mesh: Mesh) -> Batch:
+    return batch_shapes(
+        config.train.global_batch_size,
+        config.data.sequence_length,
+        num_microbatches=config.pipeline.num_microbatches,
+        mesh=mesh,
+    )
