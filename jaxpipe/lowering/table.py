@@ -17,7 +17,7 @@ have a slot.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Int32
@@ -30,33 +30,37 @@ NONE = -1
 """No microbatch, in the columns ``embed``, ``head`` and ``unembed``."""
 
 
-class RankColumns(NamedTuple):
+Column = TypeVar("Column")
+"""NumPy's arrays here; in the executor JAX's, or one row's scalars."""
+
+
+class RankColumns(NamedTuple, Generic[Column]):
     """What each rank does on each tick; every array is int32 ``[ticks, ranks]``."""
 
-    kind: Int32[np.ndarray, "ticks ranks"]
-    pipe: Int32[np.ndarray, "ticks ranks"]
-    chunk: Int32[np.ndarray, "ticks ranks"]
-    microbatch: Int32[np.ndarray, "ticks ranks"]
-    inbox_read: Int32[np.ndarray, "ticks ranks"]
-    residual_slot: Int32[np.ndarray, "ticks ranks"]
-    weight_slot: Int32[np.ndarray, "ticks ranks"]
-    from_below: Int32[np.ndarray, "ticks ranks"]
-    from_above: Int32[np.ndarray, "ticks ranks"]
-    from_self: Int32[np.ndarray, "ticks ranks"]
+    kind: Column
+    pipe: Column
+    chunk: Column
+    microbatch: Column
+    inbox_read: Column
+    residual_slot: Column
+    weight_slot: Column
+    from_below: Column
+    from_above: Column
+    from_self: Column
 
 
-class EndColumns(NamedTuple):
+class EndColumns(NamedTuple, Generic[Column]):
     """What all ranks do together at both ends of each pipe; every array is int32 ``[ticks, pipes]``.
 
     ``embed``, ``head`` and ``unembed`` hold a microbatch or ``NONE``; the slots are inbox slots
     of the rank that holds the first (``embed_slot``) or the last stage (``head_slot``).
     """
 
-    embed: Int32[np.ndarray, "ticks pipes"]
-    embed_slot: Int32[np.ndarray, "ticks pipes"]
-    head: Int32[np.ndarray, "ticks pipes"]
-    head_slot: Int32[np.ndarray, "ticks pipes"]
-    unembed: Int32[np.ndarray, "ticks pipes"]
+    embed: Column
+    embed_slot: Column
+    head: Column
+    head_slot: Column
+    unembed: Column
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ class TickTable:
     placement: Placement
     num_microbatches: int
     transfer_ticks: int
-    ranks: RankColumns
-    ends: EndColumns
+    ranks: RankColumns[Int32[np.ndarray, "ticks ranks"]]
+    ends: EndColumns[Int32[np.ndarray, "ticks pipes"]]
     num_inbox_slots: int
     num_residual_slots: int
     num_weight_slots: int

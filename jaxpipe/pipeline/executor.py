@@ -9,7 +9,7 @@ at a time (split_vjp.py) and of ``final`` (ends.py).
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,9 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
         gradients["layers"] = jax.tree.map(lambda gradient: gradient[None], gradients["layers"])
         return LossAndGradients(_total(buffers.loss) * scale, num_tokens, gradients)
 
-    return _over_mesh(program, local, lambda params: LossAndGradients(_SAME, _SAME, stage_specs(params)))
+    return _over_mesh(
+        program, local, lambda params: LossAndGradients._make((_SAME, _SAME, stage_specs(params)))
+    )
 
 
 def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Array, ""], Int32[Array, ""]]]:
@@ -76,8 +78,8 @@ _SAME = PartitionSpec()
 
 
 class _Columns(NamedTuple):
-    ranks: RankColumns
-    ends: EndColumns
+    ranks: RankColumns[Any]
+    ends: EndColumns[Any]
 
 
 def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tree]) -> Callable:

@@ -46,7 +46,7 @@ def run_tick(
     return _exchange(program, buffers, rank)
 
 
-def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns) -> Buffers:
+def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[Array]) -> Buffers:
     """The part of a tick that all ranks do together; every trip count is the same on all of them."""
     placement = program.layout.placement
     for pipe in range(placement.num_pipes):
@@ -64,7 +64,7 @@ def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns) 
     return buffers
 
 
-def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns) -> Buffers:
+def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns[Array]) -> Buffers:
     """At most one action; its result, or whatever the trash slot held, is the new message."""
     work = Work(row.chunk, row.microbatch, row.residual_slot, row.weight_slot)
     message = jax.lax.dynamic_index_in_dim(buffers.inbox, row.inbox_read, keepdims=False).reshape(loops.shape)
@@ -96,7 +96,7 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
     )
 
 
-def _exchange(program: Program, buffers: Buffers, row: RankColumns) -> Buffers:
+def _exchange(program: Program, buffers: Buffers, row: RankColumns[Array]) -> Buffers:
     """The message goes one hop both ways; the table says which inbox slot keeps what arrives."""
     table, inbox = program.table, buffers.inbox
     leaving = buffers.message if table.transfer_ticks == 1 else buffers.travelling

@@ -64,7 +64,7 @@ def batch_shapes(global_batch: int, sequence: int, *, num_microbatches: int, mes
     """The shapes and shardings of what ``to_microbatches`` gives."""
     shape = (num_microbatches, global_batch // num_microbatches, sequence)
     tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=_batch_sharding(mesh))
-    return Batch(tokens, tokens, {})
+    return Batch._make((tokens, tokens, {}))
 
 
 def _batch_sharding(mesh: Mesh) -> NamedSharding:
