@@ -1,0 +1,1 @@
+"""Measurements, to be run from the root of the repository: ``make bench``, ``make gpu-check``."""
