@@ -155,10 +155,7 @@ def tied(counters: Tree, tree: Tree) -> Tree:
 
 def _read(tree: Tree, first: Array, layer: Array) -> Tree:
     """``leaf[first, layer]`` of each leaf."""
-    return jax.tree.map(
-        lambda leaf: jax.lax.dynamic_slice(leaf, _start(leaf, first, layer), (1, 1, *leaf.shape[2:]))[0, 0],
-        tree,
-    )
+    return jax.tree.map(lambda leaf: _slice(leaf, first, layer)[0, 0], tree)
 
 
 def _write(tree: Tree, new: Tree, first: Array, layer: Array) -> Tree:
@@ -171,9 +168,21 @@ def _write(tree: Tree, new: Tree, first: Array, layer: Array) -> Tree:
 
 
 def _add(tree: Tree, new: Tree, first: Array, layer: Array) -> Tree:
-    """Each leaf with ``new`` added at ``[first, layer]``, in the leaf's dtype."""
-    old = _read(tree, first, layer)
-    return _write(tree, jax.tree.map(lambda a, b: a + b.astype(a.dtype), old, new), first, layer)
+    """Each leaf with ``new`` added at ``[first, layer]``, in the leaf's dtype.
+
+    The slice keeps its two leading dimensions: where it is the whole leaf (one layer a rank), XLA would
+    otherwise put the sum elsewhere and copy it back.
+    """
+
+    def add(leaf: Array, value: Array) -> Array:
+        total = _slice(leaf, first, layer) + value[None, None].astype(leaf.dtype)
+        return jax.lax.dynamic_update_slice(leaf, total, _start(leaf, first, layer))
+
+    return jax.tree.map(add, tree, new)
+
+
+def _slice(leaf: Array, first: Array, layer: Array) -> Array:
+    return jax.lax.dynamic_slice(leaf, _start(leaf, first, layer), (1, 1, *leaf.shape[2:]))
 
 
 def _start(leaf: Array, first: Array, layer: Array) -> tuple:
