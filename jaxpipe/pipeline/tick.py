@@ -6,6 +6,7 @@ register; it goes both ways, and the receiver's table says whether to keep it.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -103,6 +104,10 @@ def _exchange(program: Program, buffers: Buffers, row: RankColumns[Array]) -> Bu
     num_ranks = table.placement.num_ranks
 
     def keep(inbox: Array, arrived: Array, slot: Array) -> Array:
+        if buffers.travelling is not None:
+            # Never so, but XLA does not know: now the write depends on what this tick's action has read.
+            # Without that it may come before, and XLA copies the whole inbox twice a tick.
+            arrived = jnp.where(slot < 0, buffers.message, arrived)
         return jax.lax.dynamic_update_index_in_dim(inbox, arrived, slot, axis=0)
 
     for slots, hop, column in (
