@@ -50,7 +50,7 @@ def apply_gradients(
     settings: AdamW, params: Tree, moments: optax.ScaleByAdamState, *, gradients: Tree
 ) -> Update:
     """One step; all trees in the same layout, fp32."""
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     if settings.max_grad_norm > 0:
         factor = jnp.minimum(1.0, settings.max_grad_norm / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
         gradients = jax.tree.map(lambda gradient: gradient * factor, gradients)

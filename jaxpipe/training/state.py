@@ -26,13 +26,19 @@ class TrainState(NamedTuple):
 
 
 def init_state(init_params: Callable[[], Tree], settings: AdamW, *, layout: Layout, mesh: Mesh) -> TrainState:
-    """A new state, made on the devices that keep it; ``init_params`` gives canonical parameters."""
+    """A new state, made on the devices that keep it.
 
-    def init() -> TrainState:
-        params = to_stage_layout(init_params(), layout)
+    ``init_params`` gives canonical parameters. They are computed as such and moved afterwards: compiled
+    together with the layout, the last bit of a random number could depend on it.
+    """
+    canonical = jax.jit(init_params, out_shardings=_canonical_shardings(jax.eval_shape(init_params), mesh))()
+
+    def place(canonical: Tree) -> TrainState:
+        params = to_stage_layout(canonical, layout)
         return TrainState(params, init_moments(settings, params))
 
-    return jax.jit(init, out_shardings=state_shardings(jax.eval_shape(init), mesh))()
+    shardings = state_shardings(jax.eval_shape(place, canonical), mesh)
+    return jax.jit(place, out_shardings=shardings)(canonical)
 
 
 def state_shardings(state: TrainState, mesh: Mesh) -> TrainState:
