@@ -13,7 +13,8 @@ from jaxpipe.pipeline.contract import Tree
 def varying_axes(value: jax.Array | jax.ShapeDtypeStruct) -> frozenset[str]:
     """The mesh axes over which an array (or the shape of one) varies; none outside ``shard_map``."""
     struct = value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
-    return struct.manual_axis_type.varying
+    axes = struct.manual_axis_type  # None for the shape of a value outside ``shard_map``
+    return frozenset() if axes is None else axes.varying
 
 
 def varying(tree: Tree, axes: tuple[str, ...]) -> Tree:

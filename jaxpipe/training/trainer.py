@@ -114,7 +114,7 @@ def _train(config: Config, directory: RunDirectory, stop: StopRequest) -> int:
 
 
 def _mesh(config: Config) -> Mesh:
-    """The mesh; and fp32 is made to mean fp32 where an accelerator would round its products to TF32 or bf16."""
+    """The mesh; and fp32 is made to mean fp32 where an accelerator would round products to TF32 or bf16."""
     mesh = make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp)
     if config.train.compute_dtype == "float32" and mesh.devices.flat[0].platform != "cpu":
         jax.config.update("jax_default_matmul_precision", "float32")
