@@ -66,19 +66,15 @@ def make_constants() -> Tree:
 
 
 def plain_loss(params: Tree, batch: Batch, constants: Tree) -> jax.Array:
-    """The same model without any of ours but ``dense``: dense softmax, autodiff all through."""
-    num_layers = params["layers"]["small"]["scale"].shape[0]
-    total, count = jnp.zeros(()), jnp.zeros(())
-    for m in range(batch.tokens.shape[0]):
-        x = params["embedding"][batch.tokens[m]]
-        for index in range(num_layers):
-            one = jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"])
-            x = layer(one, x, constants, {"shift": batch.extras["shift"][m]})
-        logits = final(params["final"], x) @ params.get("head", params["embedding"]).T
-        valid = batch.labels[m] >= 0
-        chosen = jnp.take_along_axis(
-            jax.nn.log_softmax(logits), jnp.where(valid, batch.labels[m], 0)[..., None], -1
-        )
-        total -= jnp.sum(chosen[..., 0] * valid)
-        count += jnp.sum(valid)
-    return total / jnp.maximum(count, 1)
+    """The same model with none of ours but ``dense``: no microbatches, dense softmax, autodiff throughout."""
+    tokens, labels, shift = (
+        leaf.reshape(-1, SEQUENCE) for leaf in (batch.tokens, batch.labels, batch.extras["shift"])
+    )
+    x = params["embedding"][tokens]
+    for index in range(params["layers"]["small"]["scale"].shape[0]):
+        one = jax.tree.map(lambda leaf, index=index: leaf[index], params["layers"])
+        x = layer(one, x, constants, {"shift": shift})
+    logits = final(params["final"], x) @ params.get("head", params["embedding"]).T
+    valid = labels >= 0
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.where(valid, labels, 0)[..., None], -1)
+    return -jnp.sum(chosen[..., 0] * valid) / jnp.maximum(jnp.sum(valid), 1)

@@ -24,7 +24,7 @@ from jaxpipe.pipeline import (
 )
 
 QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-"""XLA runs all its passes over the program, but LLVM hardly any: compiles in a fifth of the time (measured)."""
+"""XLA runs all its passes over the program, LLVM hardly any: a fifth of the time (measured)."""
 
 AS_ALWAYS: dict[str, Any] = {}
 """For tests that compare bits of one program with those of another: the options that training runs with."""
@@ -96,7 +96,7 @@ def compile_evaluation(program: Program, params: Tree, batch: Batch, constants: 
 
 
 def assert_leaves_close(got: Tree, expected: Tree, *, tolerance: float) -> None:
-    """Each leaf of ``got`` within ``tolerance`` of the largest value of the leaf expected; NaN is never close."""
+    """Each leaf within ``tolerance`` of the largest value of the leaf expected; NaN is never close."""
     got_leaves, got_treedef = jax.tree.flatten_with_path(got)
     expected_leaves, expected_treedef = jax.tree.flatten_with_path(expected)
     assert got_treedef == expected_treedef
