@@ -12,7 +12,7 @@ What F leaves for B is the pytree that ``jax.vjp`` returns, flattened, without t
 anyway: parameters, constants and the dummies go in as tracers and come back as the same tracers, so
 identity finds them, and no weight is ever stored. ``jax.checkpoint`` chooses what the rest is:
 
-    none        whatever JAX would keep
+    none        whatever JAX would keep, but no broadcast copies of what is smaller
     selective   the outputs of ``dense``: attention, norms and elementwise work are done again
     full        the layer's input
 
@@ -38,8 +38,11 @@ Remat = Literal["none", "selective", "full"]
 
 _DENSE_OUTPUT = "dense_output"
 
+_COPIES = frozenset({"broadcast_in_dim", "reshape"})
+"""What only repeats or renames a value: norm scales, RoPE tables, a zero as large as the scores."""
+
 _POLICIES: dict[Remat, Callable[..., bool]] = {
-    "none": jax.checkpoint_policies.everything_saveable,
+    "none": lambda primitive, *_, **__: primitive.name not in _COPIES,
     "selective": jax.checkpoint_policies.save_only_these_names(_DENSE_OUTPUT),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
