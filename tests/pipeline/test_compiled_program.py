@@ -217,7 +217,7 @@ def test_gpipe_holds_every_microbatch() -> None:
 
 
 def test_the_head_bounds_the_logits() -> None:
-    """4 x 1024 words, 96 tokens: no array holds more than the logits of 8 tokens, or a rank's rows of the head."""
+    """4 x 1024 words, 96 tokens: no array exceeds the logits of 8 tokens, or a rank's rows of the head."""
     params = mlp.make_params(4, vocab_size=4096)
     batch = mlp.make_batch(2, batch=16)
     table = lower(build("1f1b", num_ranks=NUM_RANKS, num_microbatches=2))

@@ -36,8 +36,8 @@ from jaxpipe.schedules import GENERATORS, Placement, build, forward_only, looped
 from jaxpipe.training.reference import reference_loss, reference_loss_and_gradients
 
 TOLERANCE = 1e-5
-"""Of the numerics contract. Rounding of fp32 sums of a few hundred terms gives about 1e-6; a term that is lost
-or counted twice, even one token of hundreds, gives 1e-3."""
+"""Of the numerics contract. Rounding of fp32 sums of a few hundred terms gives about 1e-6; a term lost or
+counted twice, even one token of hundreds, gives 1e-3."""
 
 NAN = float("nan")
 
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
 
 def draw_cases() -> list[Case]:
-    """All schedules x ranks x microbatches; the rest is drawn, with a seed that makes all pairs of choices meet."""
+    """All schedules x ranks x microbatches; the seed of what is drawn makes all pairs of choices meet."""
     rng = random.Random(2)
     return [
         Case(
@@ -351,8 +351,8 @@ def test_llama_has_the_same_bits_whatever_the_schedule() -> None:
 
 
 def test_bf16_gradients_are_near_those_of_fp32() -> None:
-    """bf16 rounds by up to 2^-9 of a value at every operation. Along the longest path some fifty roundings meet,
-    as in a random walk: sqrt(50) 2^-9 = 1.4 % of the leaf's norm; the bound is about twice that."""
+    """bf16 rounds by up to 2^-9 of a value at every operation. Along the longest path some fifty roundings
+    meet, as in a random walk: sqrt(50) 2^-9 = 1.4 % of the leaf's norm; the bound is about twice that."""
     params, batch = tiny_llama.make_params(), tiny_llama.make_batch(3)
     table = lower(build("zb_h1", num_ranks=2, num_microbatches=3))
     settings = Settings(compute_dtype=jnp.bfloat16, fill=NAN)

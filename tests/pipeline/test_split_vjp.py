@@ -1,0 +1,247 @@
+"""B and W together are the backward pass, neither repeats the other, and F leaves what the policy says."""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import mlp
+import numpy as np
+import pytest
+import tiny_llama
+from programs import assert_leaves_close
+
+from jaxpipe.pipeline import Tree, dense
+from jaxpipe.pipeline.split_vjp import Remat, SplitLayer, split_layer, weight_gradients
+
+REMATS: tuple[Remat, ...] = ("full", "selective", "none")
+
+BATCH, LLAMA_SHAPE = 2, (2, tiny_llama.SEQUENCE, tiny_llama.HIDDEN)
+
+
+class LayerCase(NamedTuple):
+    """A layer with arguments of its own."""
+
+    layer: Callable[..., jax.Array]
+    params: Tree
+    x: jax.Array
+    context: tuple
+
+
+def llama_layer() -> LayerCase:
+    params = jax.tree.map(lambda leaf: leaf[0], tiny_llama.make_params()["layers"])
+    return LayerCase(
+        tiny_llama.CONTRACT.layer, params, normal(*LLAMA_SHAPE), (tiny_llama.make_constants(), {})
+    )
+
+
+def mlp_layer() -> LayerCase:
+    params = jax.tree.map(lambda leaf: leaf[0], mlp.make_params(1)["layers"])
+    x = normal(BATCH, mlp.SEQUENCE, mlp.HIDDEN)
+    return LayerCase(mlp.layer, params, x, (mlp.make_constants(), {"shift": normal(BATCH, mlp.SEQUENCE)}))
+
+
+def normal(*shape: int) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), jnp.float32)
+
+
+CASES: dict[str, Callable[[], LayerCase]] = {"llama": llama_layer, "mlp": mlp_layer}
+
+
+@cache
+def split(name: str, remat: Remat) -> tuple[LayerCase, SplitLayer]:
+    case = CASES[name]()
+    return case, split_layer(case.layer, case.params, case.x, context=case.context, remat=remat)
+
+
+def whole_backward(case: LayerCase, dy: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
+    """y, dx and the gradients of the parameters, by JAX alone."""
+    y, pullback = jax.vjp(lambda x, params: case.layer(params, x, *case.context), case.x, case.params)
+    return y, *pullback(dy)
+
+
+# B and W are the backward pass
+
+
+@pytest.mark.parametrize("remat", REMATS)
+@pytest.mark.parametrize("name", CASES)
+def test_b_and_w_are_the_backward_pass(name: str, remat: Remat) -> None:
+    """To 1e-6 of the largest value: the same products, but sums of dx over q, k and v in another order."""
+    case, layer = split(name, remat)
+    dy = normal(*case.x.shape)
+
+    @jax.jit
+    def forward(params: Tree, x: jax.Array, context: tuple) -> tuple[jax.Array, list[jax.Array]]:
+        return layer.forward(params, x, context)
+
+    @jax.jit
+    def backward(params: Tree, residuals: list[jax.Array], dy: jax.Array, context: tuple) -> tuple:
+        return layer.backward(params, residuals, dy, context)
+
+    # F, B and W in programs of their own: only what is handed over here goes from one to the next
+    y, residuals = forward(case.params, case.x, case.context)
+    dx, small, weight_inputs = backward(case.params, residuals, dy, case.context)
+    got = {
+        "y": y,
+        "dx": dx,
+        "d_params": {"kernels": jax.jit(weight_gradients)(weight_inputs), "small": small},
+    }
+    y, dx, d_params = jax.jit(lambda dy: whole_backward(case, dy))(dy)
+    assert_leaves_close(got, {"y": y, "dx": dx, "d_params": d_params}, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_b_and_w_multiply_as_often_as_the_backward_pass(name: str) -> None:
+    """Matmul FLOPs of the compiled programs; B has all residuals at hand, recomputation is counted below."""
+    case, layer = split(name, "none")
+    whole = flops(
+        lambda params, x, context: whole_backward(case._replace(params=params, x=x, context=context), x),
+        *case[1:],
+    )
+    w = flops(weight_gradients, layer.weight_inputs)
+    assert backward_flops(name, "none") + w == whole - forward_flops(case)
+    assert w == linear_flops(case)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recomputing_costs_what_was_not_saved(name: str) -> None:
+    """``full`` does the layer again but for its last product, ``selective`` attention alone."""
+    case, none = CASES[name](), backward_flops(name, "none")
+    (last,) = case.params["kernels"]["mlp.down" if name == "llama" else "out"].values()
+    assert backward_flops(name, "full") - none == forward_flops(case) - 2 * last.size * case.x[..., 0].size
+    assert backward_flops(name, "selective") - none == attention_flops(name)
+
+
+def forward_flops(case: LayerCase) -> int:
+    return flops(lambda params, x, context: case.layer(params, x, *context), *case[1:])
+
+
+def backward_flops(name: str, remat: Remat) -> int:
+    case, layer = split(name, remat)
+    return flops(layer.backward, case.params, layer.residuals, case.x, case.context)
+
+
+def linear_flops(case: LayerCase) -> int:
+    return sum(2 * leaf.size * case.x[..., 0].size for leaf in jax.tree.leaves(case.params["kernels"]))
+
+
+def attention_flops(name: str) -> int:
+    """Scores and the weighted sum, 4 heads of 6."""
+    return 2 * 2 * 2 * 4 * tiny_llama.SEQUENCE**2 * 6 if name == "llama" else 0
+
+
+def flops(function: Callable[..., Tree], *arguments: Tree) -> int:
+    """Of all dots in the program that XLA makes of a function, after it threw out what nobody uses."""
+    text = jax.jit(function).lower(*arguments).compile().as_text()
+    shapes = dict(re.findall(r"%([\w.\-]+) = \w+\[([\d,]*)\]", text))
+    shapes |= dict(re.findall(r"([\w.\-]+): \w+\[([\d,]*)\]", text))
+    total = 0
+    for made, left, contracted in re.findall(
+        r"= \w+\[([\d,]*)\]\S* dot\(%([\w.\-]+), .*lhs_contracting_dims=\{([\d,]*)\}", text
+    ):
+        sizes = list(map(int, shapes[left].split(",")))
+        total += (
+            2
+            * int(np.prod(list(map(int, made.split(",")))))
+            * int(np.prod([sizes[int(dim)] for dim in contracted.split(",")]))
+        )
+    return total
+
+
+# What is stored
+
+
+@pytest.mark.parametrize("remat", REMATS)
+@pytest.mark.parametrize("name", CASES)
+def test_no_parameter_is_among_the_residuals(name: str, remat: Remat) -> None:
+    """Nor a copy of one, nor of a constant: what is stored changes with x (the mask of attention aside)."""
+    case, layer = split(name, remat)
+    known = {leaf.shape for leaf in jax.tree.leaves((case.params, case.context[0]))}
+    assert not known & {leaf.shape for leaf in layer.residuals}
+    first = layer.forward(case.params, case.x, case.context)[1]
+    other_x = layer.forward(case.params, case.x[::-1, ::-1], case.context)[1]
+    for before, after in zip(first, other_x, strict=True):
+        assert before.dtype == bool or not np.array_equal(before, after), before.shape
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_full_leaves_the_input_of_the_layer_and_nothing_else(name: str) -> None:
+    case, layer = split(name, "full")
+    (residual,) = layer.forward(case.params, case.x, case.context)[1]
+    np.testing.assert_array_equal(residual, case.x)
+
+
+def test_selective_leaves_the_outputs_of_the_linear_parts() -> None:
+    """Of Llama: x, and the outputs of q, k, v, o, gate and up; that of down is the layer's own."""
+    case, layer = split("llama", "selective")
+    hidden, heads, kv, inner = tiny_llama.HIDDEN, 4 * 6, 2 * 6, 20
+    widths = sorted(leaf.shape[-1] for leaf in layer.residuals)
+    assert all(leaf.shape[:2] == case.x.shape[:2] and leaf.ndim == 3 for leaf in layer.residuals)
+    assert widths == sorted([hidden, heads, kv, kv, hidden, inner, inner])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_policies_store_less_the_more_they_recompute(name: str) -> None:
+    full, selective, none = (sum(leaf.size for leaf in split(name, remat)[1].residuals) for remat in REMATS)
+    assert full < selective < none
+
+
+@pytest.mark.parametrize("remat", REMATS)
+@pytest.mark.parametrize("name", CASES)
+def test_no_value_is_stored_twice(name: str, remat: Remat) -> None:
+    """Neither among the residuals, nor among what B leaves for W: q, k and v share one input."""
+    case, layer = split(name, remat)
+    residuals = layer.forward(case.params, case.x, case.context)[1]
+    assert len({np.asarray(leaf).tobytes() for leaf in residuals}) == len(residuals)
+    weight_inputs = layer.backward(case.params, residuals, normal(*case.x.shape), case.context)[2]
+    leaves = jax.tree.leaves(weight_inputs)
+    assert len({np.asarray(leaf).tobytes() for leaf in leaves}) == len(leaves)
+    for group, kernels in case.params["kernels"].items():
+        assert weight_inputs[group].x.shape[-1] == next(iter(kernels.values())).shape[0]
+        assert {name: dy.shape[-1] for name, dy in weight_inputs[group].dys.items()} == {
+            name: kernel.shape[1] for name, kernel in kernels.items()
+        }
+
+
+# Dtypes
+
+
+def test_bf16_layers_leave_bf16_and_give_fp32_kernel_gradients() -> None:
+    case = llama_layer()
+    kernels = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), case.params["kernels"])
+    params, x = dict(case.params, kernels=kernels), case.x.astype(jnp.bfloat16)
+    layer = split_layer(case.layer, params, x, context=case.context, remat="selective")
+    y, residuals = layer.forward(params, x, case.context)
+    dx, small, weight_inputs = layer.backward(params, residuals, y, case.context)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves((y, dx, residuals, weight_inputs))} == {"bfloat16"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves((small, weight_gradients(weight_inputs)))} == {
+        "float32"
+    }
+
+
+# Layers that cannot be split
+
+
+def test_a_group_of_kernels_is_used_once() -> None:
+    def twice(params: Tree, x: jax.Array) -> jax.Array:
+        return dense(dense(x, params["kernels"]["square"])["w"], params["kernels"]["square"])["w"]
+
+    params = {"kernels": {"square": {"w": normal(4, 4)}}, "small": {}}
+    with pytest.raises((AssertionError, ValueError), match="only once on the kernels 'square'"):
+        split_layer(twice, params, normal(2, 3, 4), context=(), remat="full")
+
+
+def test_every_group_of_kernels_is_used() -> None:
+    params = {"kernels": {"used": {"w": normal(4, 4)}, "forgotten": {"w": normal(4, 4)}}, "small": {}}
+    with pytest.raises(
+        (AssertionError, ValueError), match="never calls dense on its kernels \\['forgotten'\\]"
+    ):
+        split_layer(
+            lambda params, x: dense(x, params["kernels"]["used"])["w"],
+            params,
+            normal(2, 3, 4),
+            context=(),
+            remat="full",
+        )
