@@ -1,8 +1,10 @@
 """Compiled steps for the tests: canonical parameters go in, canonical gradients come out."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
@@ -23,7 +25,7 @@ from jaxpipe.pipeline import (
     to_stage_layout,
 )
 
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """XLA runs all its passes over the program, LLVM hardly any: a fifth of the time (measured)."""
 
 AS_ALWAYS: dict[str, Any] = {}
@@ -84,9 +86,8 @@ def compile_step(
     program: Program, params: Tree, batch: Batch, constants: Tree, *, options: dict[str, Any] = QUICK
 ) -> Step:
     """The other arguments serve for their shapes."""
-    lowered = jax.jit(make_loss_and_gradients(program)).lower(
-        to_stage_layout(params, program.layout), batch, constants
-    )
+    staged = to_stage_layout(params, program.layout)
+    lowered = jax.jit(make_loss_and_gradients(program)).lower(staged, batch, constants)
     return Step(program, lowered.compile(options), constants)
 
 
@@ -97,11 +98,7 @@ def compile_evaluation(program: Program, params: Tree, batch: Batch, constants: 
 
 def assert_leaves_close(got: Tree, expected: Tree, *, tolerance: float) -> None:
     """Each leaf within ``tolerance`` of the largest value of the leaf expected; NaN is never close."""
-    got_leaves, got_treedef = jax.tree.flatten_with_path(got)
-    expected_leaves, expected_treedef = jax.tree.flatten_with_path(expected)
-    assert got_treedef == expected_treedef
-    for (path, leaf), (_, wanted) in zip(got_leaves, expected_leaves, strict=True):
-        name, wanted = jax.tree_util.keystr(path), np.asarray(wanted)
+    for name, leaf, wanted in _pairs(got, expected):
         assert leaf.shape == wanted.shape, f"{name}: {leaf.shape} is not {wanted.shape}"
         assert leaf.dtype == wanted.dtype, f"{name}: {leaf.dtype} is not {wanted.dtype}"
         largest, off = np.abs(wanted).max(), np.abs(leaf - wanted).max()
@@ -110,8 +107,13 @@ def assert_leaves_close(got: Tree, expected: Tree, *, tolerance: float) -> None:
 
 def assert_same_bits(got: Tree, expected: Tree) -> None:
     """Every leaf equal, bit for bit; names the first that is not."""
-    got_leaves, got_treedef = jax.tree.flatten_with_path(got)
-    expected_leaves, expected_treedef = jax.tree.flatten_with_path(expected)
-    assert got_treedef == expected_treedef
-    for (path, leaf), (_, wanted) in zip(got_leaves, expected_leaves, strict=True):
-        assert np.asarray(leaf).tobytes() == np.asarray(wanted).tobytes(), jax.tree_util.keystr(path)
+    for name, leaf, wanted in _pairs(got, expected):
+        assert leaf.dtype == wanted.dtype, name
+        assert leaf.tobytes() == wanted.tobytes(), name
+
+
+def _pairs(got: Tree, expected: Tree) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Name and both values of each leaf of two trees that have the same structure."""
+    chex.assert_trees_all_equal_structs(got, expected)
+    for (path, leaf), wanted in zip(jax.tree.leaves_with_path(got), jax.tree.leaves(expected), strict=True):
+        yield jax.tree_util.keystr(path), np.asarray(leaf), np.asarray(wanted)

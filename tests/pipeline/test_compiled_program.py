@@ -147,8 +147,8 @@ def test_a_tick_moves_a_few_messages(choice: tuple) -> None:
     computations = hlo.parse(step.compiled.as_text())
     tick = computations[hlo.tick_body(computations)].values()
     permutes = [instruction for instruction in tick if instruction.opcode == "collective-permute"]
-    pairs = [re.search(r"source_target_pairs=\{(\S*)\}", permute.line)[1] for permute in permutes]
-    assert sorted(pairs) == ["{0,1},{1,2},{2,3}", "{1,0},{2,1},{3,2}"]
+    pairs = [re.findall(r"source_target_pairs=\{(\S*)\}", permute.line) for permute in permutes]
+    assert sorted(pairs) == [["{0,1},{1,2},{2,3}"], ["{1,0},{2,1},{3,2}"]]
     (message,) = {permute.shapes[0].size for permute in permutes}
     moved = Counter(
         instruction.opcode

@@ -134,7 +134,7 @@ def attention_flops(name: str) -> int:
 
 def flops(function: Callable[..., Tree], *arguments: Tree) -> int:
     """Of all dots in the program that XLA makes of a function, after it threw out what nobody uses."""
-    text = jax.jit(function).lower(*arguments).compile().as_text()
+    text = jax.jit(function).lower(*arguments).compile().as_text() or ""
     shapes = dict(re.findall(r"%([\w.\-]+) = \w+\[([\d,]*)\]", text))
     shapes |= dict(re.findall(r"([\w.\-]+): \w+\[([\d,]*)\]", text))
     total = 0
