@@ -216,8 +216,9 @@ def test_stages_of_unequal_length_change_nothing(
     assert_equals_plain(step(params, batch), params, batch)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("vocab_size", [5, 13], ids=["rank-3-holds-only-padding", "3-rows-of-padding"])
+@pytest.mark.parametrize(
+    ("vocab_size", "tied"), [(5, True), (13, False)], ids=["rank-3-holds-only-padding", "3-rows-of-padding"]
+)
 def test_the_vocabulary_need_not_divide_by_the_ranks(vocab_size: int, tied: bool) -> None:
     step = mlp_step("1f1b", 3, layers_per_stage=(1, 1, 1, 1), tied=tied, vocab_size=vocab_size)
     params = mlp.make_params(4, tied=tied, vocab_size=vocab_size)
@@ -229,14 +230,12 @@ V_SHAPED = legal_orders.v_shaped
 LEGAL_ORDERS = [
     (looped(4), 6, 0),
     (looped(3), 5, 1),
-    (looped(4, 2), 3, 2),
+    (looped(4, 2), 4, 2),
     (looped(4, 2), 5, 3),
     (looped(2, 2), 4, 4),
     (looped(1, 3), 3, 5),
-    (V_SHAPED(4), 3, 6),
-    (V_SHAPED(4), 5, 7),
-    (V_SHAPED(2), 4, 8),
-    (V_SHAPED(1), 2, 9),
+    (V_SHAPED(4), 5, 6),
+    (V_SHAPED(2), 3, 7),
 ]
 
 
@@ -264,7 +263,7 @@ def test_orders_that_nobody_wrote_are_exact(placement: Placement, num_microbatch
 
 @pytest.mark.parametrize(
     ("schedule", "num_microbatches", "dp"),
-    [("gpipe", 4, 2), ("1f1b", 4, 2), ("zb_h1", 4, 2), ("1f1b", 1, 4), ("1f1b", 2, 2), ("zb_h1", 8, 1)],
+    [("gpipe", 4, 2), ("1f1b", 1, 4), ("1f1b", 2, 2), ("zb_h1", 4, 2), ("zb_h1", 8, 1)],
 )
 @pytest.mark.parametrize(
     "num_valid",
@@ -286,7 +285,7 @@ def test_how_the_batch_is_cut_changes_nothing(
     assert_equals_plain(got, params, whole)
 
 
-@pytest.mark.parametrize("head_tokens", [1, 5, 4096])
+@pytest.mark.parametrize("head_tokens", [1, 5])
 def test_the_head_takes_any_number_of_tokens_at_a_time(head_tokens: int) -> None:
     """To 1e-6: only the order changes in which fp32 sums over tokens are formed."""
     step = mlp_step(
@@ -304,11 +303,17 @@ def test_the_head_takes_any_number_of_tokens_at_a_time(head_tokens: int) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("remat", "layers_per_stage"),
-    [("full", (2, 2, 2, 2)), ("selective", (1, 3, 2, 1)), ("none", (1, 1, 1, 1))],
+    ("remat", "layers_per_stage", "others"),
+    [
+        ("full", (2, 2, 2, 2), [("1f1b", True, 2), ("1f1b", False, 1), ("zb_h1", False, 1)]),
+        ("selective", (1, 3, 2, 1), [("1f1b", False, 2), ("zb_h1", True, 1)]),
+        ("none", (1, 1, 1, 1), [("1f1b", True, 1), ("zb_h1", False, 2)]),
+    ],
 )
-def test_all_schedules_give_the_same_bits(remat: Remat, layers_per_stage: tuple[int, ...]) -> None:
-    """And so do buffers that start as 0 instead of NaN."""
+def test_all_schedules_give_the_same_bits(
+    remat: Remat, layers_per_stage: tuple[int, ...], others: list[tuple[str, bool, int]]
+) -> None:
+    """Schedule, ``fuse_backward``, ``transfer_ticks``: all as gpipe, whose buffers start as 0, not as NaN."""
     params, batch = mlp.make_params(sum(layers_per_stage)), mlp.make_batch(8)
 
     def run(schedule: str, fuse_backward: bool, transfer_ticks: int, fill: float = NAN) -> LossAndGradients:
@@ -323,11 +328,9 @@ def test_all_schedules_give_the_same_bits(remat: Remat, layers_per_stage: tuple[
         )
         return step(params, batch)
 
-    expected = run("gpipe", True, 1)
-    assert_same_bits(run("1f1b", True, 2), expected)
-    assert_same_bits(run("1f1b", False, 1), expected)
-    assert_same_bits(run("zb_h1", False, 2, fill=0.0), expected)
-    assert_same_bits(run("zb_h1", True, 1), expected)
+    expected = run("gpipe", True, 1, fill=0.0)
+    for other in others:
+        assert_same_bits(run(*other), expected)
 
 
 @pytest.mark.slow
