@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CONFIG = Path(__file__).parents[1] / "configs" / "bench.yaml"
 NUM_RANKS = 4
 
-FUSED = {"gpipe": True, "1f1b": True, "zb_h1": False}
+FUSED = {"gpipe": True, "1f1b": True, "zb_h1": True}
 """The lowering that is faster on emulated devices, where ticks are not free (docs/measurements.md)."""
 
 PROGRESS = Console(stderr=True, highlight=False)

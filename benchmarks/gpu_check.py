@@ -59,13 +59,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             deadline=deadline,
         ),
     }
-    rows = list(_run(parts, only=options.parts))
+    rows = list(run_parts(parts, only=options.parts))
     if options.json:
         options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return 0 if all(row.get("ok", True) for row in rows) else 1
 
 
-def _run(parts: dict[str, Callable[[], Iterator[Row]]], *, only: Sequence[str] | None) -> Iterator[Row]:
+def run_parts(parts: dict[str, Callable[[], Iterator[Row]]], *, only: Sequence[str] | None) -> Iterator[Row]:
     """Every row of every part, printed as it comes; an error ends its part alone."""
     for name, part in parts.items():
         if only and name not in only:
