@@ -62,16 +62,17 @@ def memory_facts(plan: Plan, batch: Batch) -> list[Fact]:
     ]
 
 
-def compiled_facts(compiled: jax.stages.Compiled) -> list[Fact]:
-    """What the compiled step takes on each device, as the compiler counts it."""
+def compiled_facts(compiled: jax.stages.Compiled, seconds: float) -> list[Fact]:
+    """How long it took to compile the step, and what it takes on each device, as the compiler counts it."""
+    facts = [("compiled in", f"{seconds:.1f} s")]
     memory = compiled.memory_analysis()
     if memory is None:
-        return []
+        return facts
     text = (
         f"{format_bytes(memory.argument_size_in_bytes)} state and batch, "
         f"{format_bytes(memory.temp_size_in_bytes)} temporary"
     )
-    return [("bytes per device", text)]
+    return [*facts, ("bytes per device", text)]
 
 
 def format_bytes(size: float) -> str:

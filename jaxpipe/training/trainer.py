@@ -5,6 +5,7 @@ The order matters: the text is read and the run's directory claimed before JAX s
 """
 
 import sys
+import time
 from collections.abc import Callable
 
 import jax
@@ -87,6 +88,7 @@ def _train(config: Config, directory: RunDirectory, stop: StopRequest) -> int:
             open_metrics(directory.metrics, resume_step=start if config.checkpoint.resume else None) as file,
             open_progress(console, config.train.num_steps, start_step=start) as line,
         ):
+            began = time.perf_counter()
             train_step = compile_step(
                 make_train_step(make_loss_and_gradients(plan.program), plan.optimizer),
                 state,
@@ -94,7 +96,7 @@ def _train(config: Config, directory: RunDirectory, stop: StopRequest) -> int:
                 constants=constants,
                 mesh=mesh,
             )
-            show_facts(console, "compiled step", compiled_facts(train_step))
+            show_facts(console, "compiled step", compiled_facts(train_step, time.perf_counter() - began))
             loop = Loop(
                 train_step=train_step,
                 constants=constants,
