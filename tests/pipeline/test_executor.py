@@ -115,7 +115,6 @@ def mlp_step(
     fuse_backward: bool = False,
     dp: int = 1,
     settings: Settings = Settings(fill=NAN),  # noqa: B008 (immutable)
-    as_always: bool = False,
 ) -> Step:
     table = lower(
         build(schedule, num_ranks=len(layers_per_stage), num_microbatches=num_microbatches),
@@ -126,10 +125,7 @@ def mlp_step(
     program = make_program(
         mlp.CONTRACT, table, params, layers_per_stage=layers_per_stage, dp=dp, settings=settings
     )
-    options = AS_ALWAYS if as_always else QUICK
-    return compile_step(
-        program, params, mlp.make_batch(num_microbatches, batch=batch), mlp.make_constants(), options=options
-    )
+    return compile_step(program, params, mlp.make_batch(num_microbatches, batch=batch), mlp.make_constants())
 
 
 def mlp_reference(params: Tree, batch: Batch) -> tuple[jax.Array, Tree]:
@@ -298,10 +294,9 @@ def test_the_head_takes_any_number_of_tokens_at_a_time(head_tokens: int) -> None
     assert_leaves_close(got.gradients, gradients, tolerance=1e-6)
 
 
-# Bits: of programs compiled apart, with the options that training compiles with
+# Bits, of programs compiled apart
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("remat", "layers_per_stage", "others"),
     [
@@ -324,7 +319,6 @@ def test_all_schedules_give_the_same_bits(
             fuse_backward=fuse_backward,
             transfer_ticks=transfer_ticks,
             settings=Settings(remat=remat, fill=fill),
-            as_always=True,
         )
         return step(params, batch)
 
@@ -335,6 +329,7 @@ def test_all_schedules_give_the_same_bits(
 
 @pytest.mark.slow
 def test_llama_has_the_same_bits_whatever_the_schedule() -> None:
+    """With the options that training compiles with."""
     params, batch = tiny_llama.make_params(), tiny_llama.make_batch(8)
 
     def run(schedule: str, fuse_backward: bool, transfer_ticks: int) -> LossAndGradients:
