@@ -84,6 +84,10 @@ class _Columns(NamedTuple):
 
 def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tree]) -> Callable:
     """``local`` on every device of the mesh, with its own rank's columns of the table."""
+    placement = program.table.placement
+    assert placement == program.layout.placement, "table and layout place the stages differently"
+    assert placement.num_ranks == program.mesh.shape["pp"], "the mesh has another number of ranks"
+    assert placement.num_pipes == 1, "two pipes need a second copy of the weights, which nothing makes yet"
     columns = _Columns(program.table.ranks, program.table.ends)
     column_specs = _Columns(
         RankColumns(*[PartitionSpec(None, "pp")] * len(RankColumns._fields)),

@@ -65,7 +65,7 @@ def cross_entropy(
     """
     loss, logits, log_normaliser, is_label = _loss(head, hidden, labels, vocab_size, axis)
     probability = jnp.exp(logits - log_normaliser[:, None])
-    d_logits = jnp.where((labels >= 0)[:, None], probability - is_label, 0.0) * scale
+    d_logits = jnp.where((labels >= 0)[:, None], probability - is_label.astype(jnp.float32), 0.0) * scale
     d_logits = d_logits.astype(head.dtype)
     d_hidden = jnp.einsum("tn,nd->td", d_logits, head, preferred_element_type=jnp.float32)
     d_head = jnp.einsum("tn,td->nd", d_logits, hidden, preferred_element_type=jnp.float32)
