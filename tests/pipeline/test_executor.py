@@ -7,6 +7,7 @@ Buffers start as NaN everywhere, so that whatever reads a slot before it was wri
 
 import itertools
 import random
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -26,11 +27,22 @@ from programs import (
     assert_same_bits,
     compile_evaluation,
     compile_step,
+    make_mesh,
     make_program,
 )
 
 from jaxpipe.lowering import lower
-from jaxpipe.pipeline import Batch, LossAndGradients, Settings, StageContract, Tree, dense
+from jaxpipe.pipeline import (
+    Batch,
+    LossAndGradients,
+    Settings,
+    StageContract,
+    Tree,
+    dense,
+    make_loss,
+    make_loss_and_gradients,
+    to_stage_layout,
+)
 from jaxpipe.pipeline.split_vjp import Remat
 from jaxpipe.schedules import GENERATORS, Placement, build, forward_only, looped
 from jaxpipe.training.reference import reference_loss, reference_loss_and_gradients
@@ -254,6 +266,26 @@ def test_orders_that_nobody_wrote_are_exact(placement: Placement, num_microbatch
     assert_equals_plain(step(params, batch), params, batch)
 
 
+def test_programs_whose_parts_do_not_fit_are_refused() -> None:
+    params = mlp.make_params(4)
+    table = lower(build("1f1b", num_ranks=4, num_microbatches=2))
+    program = make_program(mlp.CONTRACT, table, params)
+    other_layout = replace(program.layout, placement=V_SHAPED(2))
+    two_pipes = lower(legal_orders.random_order(legal_orders.mirrored(4), 2, seed=0))
+    for broken, reason in (
+        (program._replace(layout=other_layout), "place the stages differently"),
+        (program._replace(mesh=make_mesh(dp=2, pp=2)), "another number of ranks"),
+        (make_program(mlp.CONTRACT, two_pipes, params), "two pipes"),
+    ):
+        with pytest.raises(AssertionError, match=reason):
+            make_loss_and_gradients(broken)
+    with pytest.raises(AssertionError, match="not forward-only"):
+        make_loss(program)
+    evaluation = make_program(mlp.CONTRACT, lower(forward_only(looped(4), 2)), params)
+    with pytest.raises(AssertionError, match="no backward action"):
+        make_loss_and_gradients(evaluation)
+
+
 # The loss is a mean over the tokens of the global batch
 
 
@@ -406,6 +438,20 @@ def test_accumulators_are_fp32_whatever_the_compute_dtype(fuse_backward: bool) -
     alone = step(params, batch(gains)._replace(labels=jnp.where(jnp.arange(64)[:, None, None] == 0, 3, -1)))
     for group in ("embedding", "head", "final"):
         assert_leaves_close(all_of_them[group], alone.gradients[group], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("remat", ["full", "selective", "none"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_no_dtype_is_promoted_by_chance(dtype: jnp.dtype, remat: Remat) -> None:
+    """Every change of dtype in the program is written down; optax aside, nothing needs JAX's promotion."""
+    params, batch = tiny_llama.make_params(), tiny_llama.make_batch(3)
+    table = lower(build("zb_h1", num_ranks=4, num_microbatches=3))
+    settings = Settings(remat=remat, compute_dtype=dtype)
+    program = make_program(tiny_llama.CONTRACT, table, params, settings=settings)
+    staged = to_stage_layout(params, program.layout)
+    with jax.numpy_dtype_promotion("strict"):
+        shapes = jax.eval_shape(make_loss_and_gradients(program), staged, batch, tiny_llama.make_constants())
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(shapes.gradients)} == {"float32"}
 
 
 # Evaluation
