@@ -55,9 +55,9 @@ clean: ## Remove .venv, caches and what tools left; runs/ stays
 
 # Only `setup` asks for this, one make at a time, so that two of them at once install once.
 $(STAMP): pyproject.toml $(wildcard $(CONSTRAINTS))
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "jaxpipe needs Python 3.11 or newer, but $(PYTHON) is" \
-	       "$$($(PYTHON) --version 2>&1); name another: make setup PYTHON=python3.12" >&2; exit 1; }
+	       "$$($(PYTHON) --version 2>/dev/null || echo missing); name another: make setup PYTHON=python3.12" >&2; exit 1; }
 	@echo "setting up $(VENV), once"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python $(PIP) install $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[dev]'
