@@ -26,10 +26,11 @@ CONTRACT = StageContract(layer, final)
 
 
 def make_params(num_layers: int, *, tied: bool = False, vocab_size: int = VOCAB_SIZE, seed: int = 0) -> Tree:
+    """Weights so small that fp32 is within 1e-6 of float64; seven layers of 0.3 would be off by 1e-5."""
     rng = np.random.default_rng(seed)
 
     def normal(*shape: int) -> jax.Array:
-        return jnp.asarray(0.3 * rng.normal(size=shape), jnp.float32)
+        return jnp.asarray(0.2 * rng.normal(size=shape), jnp.float32)
 
     params = {
         "embedding": normal(vocab_size, HIDDEN),
