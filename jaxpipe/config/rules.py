@@ -4,6 +4,9 @@ Each rule names the keys it reads and gets their values; where one of them is fa
 waits, so that every fault is told once and no rule computes with nonsense.
 """
 
+import os
+import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +41,9 @@ def value_faults(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 def run_directory_fault(directory: str, *, resume: bool) -> str | None:
     """A new run wants a directory without a run; one that resumes wants a run there."""
     path = Path(directory)
+    if obstacle := _obstacle(path):
+        return f"run.dir={directory!r} cannot be used: {obstacle}; name a directory that can be written"
     taken = next((name for name in RUN_FILES if (path / name).exists()), None)
-    if path.exists() and not path.is_dir():
-        return f"run.dir={directory} is a file; name a directory"
     if taken and not resume:
         return (
             f"run.dir={directory} already holds a run (it has {taken}); "
@@ -52,6 +55,34 @@ def run_directory_fault(directory: str, *, resume: bool) -> str | None:
             "correct run.dir, or leave --checkpoint.resume out"
         )
     return None
+
+
+def _obstacle(path: Path) -> str:
+    """Why the directory cannot be made and written, or nothing; asks the nearest place that exists.
+
+    Only an attempt shows that: permissions say nothing of a read-only disk or of /proc. It leaves no trace.
+    """
+    for place in (path, *path.parents):
+        try:
+            is_directory = stat.S_ISDIR(os.stat(place).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            return _reason(error)
+        except ValueError:
+            return "a path holds no null character"
+        if not is_directory:
+            return f"{place} is a file"
+        try:
+            tempfile.TemporaryFile(dir=place).close()
+        except OSError as error:
+            return f"nothing can be written to {place.absolute()} ({_reason(error)})"
+        return ""
+    return "there is no such place"
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
 
 
 @dataclass(frozen=True)

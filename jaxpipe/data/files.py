@@ -40,12 +40,23 @@ def find_files(path: str | Sequence[str] | None) -> tuple[TextFile, ...]:
         raise InputError(
             "the list of paths is empty; name a file, or give null for Python's standard library"
         )
-    found = [_match(pattern) for pattern in patterns]
-    faults = [
-        f"{pattern!r} matches no file; give a file, folder or glob of {', '.join(SUFFIXES)}"
-        for pattern, files in zip(patterns, found, strict=True)
-        if not files
-    ]
+    faults, found = [], []
+    for pattern in patterns:
+        try:
+            files = _match(pattern)
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # of a long name, an unknown ~user, a null character
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            faults.append(f"{pattern!r} cannot be looked up: {reason.rstrip('.').lower()}; correct the path")
+            continue
+        if not files:
+            faults.append(
+                f"{pattern!r} matches no file; give a file, folder or glob of {', '.join(SUFFIXES)}"
+            )
+        found.append(files)
     unique = {file.path.resolve(): file for files in reversed(found) for file in files}
     faults += _unusable(unique.values())
     if faults:

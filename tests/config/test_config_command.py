@@ -135,6 +135,29 @@ def test_only_a_run_can_be_resumed(tmp_path, write_yaml, refuse):
     assert "is a file; name a directory" in refuse(*argv, "--run.dir", str(tmp_path / "file"))
 
 
+@pytest.mark.parametrize(
+    ("directory", "said"),
+    [
+        ("a" * 300, "file name too long"),
+        ("README.md/x/y", "README.md is a file"),
+        ("/proc/nope", "nothing can be written to /proc"),
+        ("a\0b", "a path holds no null character"),
+    ],
+)
+def test_a_run_directory_that_cannot_be_made_is_one_fault(directory, said, write_yaml, refuse):
+    err = refuse(write_yaml({"run.dir": directory}))
+    assert f"run.dir={directory!r} cannot be used: {said}" in err
+    assert "train.py: 1 fault in" in err
+    assert parse([write_yaml({"run.dir": directory}), "--dry-run"]).dry_run
+
+
+def test_looking_at_a_run_directory_leaves_no_trace(tmp_path, write_yaml):
+    file = write_yaml()
+    before = set(tmp_path.iterdir())
+    parse([file, "--run.dir", str(tmp_path / "deep" / "run")])
+    assert set(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["-h"], ["configs/llama3_8b.yaml", "--nonsense", "--help"]])
 def test_help_explains_every_key_with_the_value_of_the_chosen_file(argv, capsys):
     with pytest.raises(SystemExit) as exit_:

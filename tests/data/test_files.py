@@ -66,6 +66,26 @@ def test_all_that_is_wrong_with_a_list_of_paths_is_told_at_once(texts, monkeypat
     assert f"{texts}/b.md cannot be read" in said
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("a" * 300, "file name too long"),
+        ("~nouser/x", "could not determine home directory"),
+        ("a\0b", "matches no file|null"),
+        ("a\0b/*.txt", "matches no file|null"),
+    ],
+)
+def test_a_path_that_cannot_be_looked_up_is_a_fault_beside_the_others(path, said, texts):
+    with pytest.raises(InputError, match=f"{said}.*'none' matches no file"):
+        find_files([path, "none"])
+
+
+def test_a_loop_of_links_is_a_fault(texts):
+    (texts / "loop.txt").symlink_to(texts / "loop.txt")
+    with pytest.raises(InputError, match=r"loop\.txt' (matches no file|cannot be looked up)"):
+        find_files(f"{texts}/loop.txt")
+
+
 def test_files_that_are_all_empty_are_refused(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).touch()
