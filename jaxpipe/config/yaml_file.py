@@ -15,6 +15,8 @@ from jaxpipe.config.assignments import Assignment, Entries, Fault, Items, Source
 from jaxpipe.config.keys import sections
 from jaxpipe.config.sections import Config
 
+_DEEPEST = 20
+
 
 def read_yaml_file(path: str) -> Source:
     """The assignments of a file, or the fault that it cannot be read."""
@@ -31,9 +33,11 @@ def read_yaml_file(path: str) -> Source:
 
 def read_yaml(content: bytes | str, *, name: str) -> Source:
     """The assignments of a YAML text; ``name`` is what messages call it."""
+    depth = 0
     try:
         for event in yaml.parse(content, yaml.SafeLoader):
-            refusal = _refusal(event)
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            refusal = _refusal(event, depth)
             if refusal:
                 return _broken(refusal, name + _position(event.start_mark))
         tree = yaml.compose(content, yaml.SafeLoader)
@@ -84,7 +88,9 @@ def _value(node: yaml.Node) -> Value:
     return Entries()
 
 
-def _refusal(event: yaml.Event) -> str:
+def _refusal(event: yaml.Event, depth: int) -> str:
+    if depth > _DEEPEST:
+        return f"nested more than {_DEEPEST} deep; no key of the configuration needs that"
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         return "anchors and aliases are not read; write the value out"
     if getattr(event, "tag", None):

@@ -1,6 +1,7 @@
 """Documents as bytes: a .txt, .py or .md file is one, a .jsonl file has one a line."""
 
 import json
+import reprlib
 
 from jaxpipe.data.files import TextFile
 from jaxpipe.errors import InputError
@@ -28,11 +29,15 @@ def read_documents(file: TextFile, *, field: str) -> list[bytes]:
 def _text_of_line(line: bytes, *, field: str, where: str) -> bytes:
     try:
         record = json.loads(line)
+    except RecursionError as error:
+        raise InputError(f"{where}: the JSON is nested too deeply; mend or remove the line") from error
     except ValueError as error:  # JSON that is malformed, and bytes that are no UTF-8
         raise InputError(f"{where}: not a line of JSON ({error}); mend or remove it") from error
     if not isinstance(record, dict) or field not in record:
         held = f"it has {', '.join(record) or 'none'}" if isinstance(record, dict) else "it is no object"
         raise InputError(f"{where}: there is no field {field!r} ({held}); set data.field")
     if not isinstance(record[field], str):
-        raise InputError(f"{where}: field {field!r} must be text, found {record[field]!r}; set data.field")
+        raise InputError(
+            f"{where}: field {field!r} must be text, found {reprlib.repr(record[field])}; set data.field"
+        )
     return record[field].encode("utf-8", "surrogatepass")

@@ -141,6 +141,11 @@ def test_a_field_of_ones_own_is_read(tmp_path):
         ("[1]", "there is no field 'text' .it is no object"),
         ('{"text": 3}', "field 'text' must be text, found 3"),
         ('{"text": null}', "field 'text' must be text, found None"),
+        ("[" * 100_000, "the JSON is nested too deeply"),
+        (
+            '{"text": [' + "1, " * 10_000 + "1]}",
+            r"field 'text' must be text, found \[1, 1, 1, 1, 1, 1, \.\.\.\]",
+        ),
     ],
 )
 def test_a_bad_line_of_jsonl_is_named_with_file_and_line(line, said, tmp_path):
