@@ -25,6 +25,8 @@ class Kind(StrEnum):
     W = "W"
     BW = "BW"
 
+    __hash__ = str.__hash__  # what Enum defines is written in Python, and schedules hash millions of actions
+
 
 @dataclass(frozen=True, slots=True)
 class Action:

@@ -30,8 +30,9 @@ class Costs:
 
 def cost_of(action: Action, costs: Costs) -> float:
     """Seconds that ``action`` takes."""
-    kinds = (Kind.B, Kind.W) if action.kind is Kind.BW else (action.kind,)
-    return sum(_at_stage(getattr(costs, kind), action.stage) for kind in kinds)
+    if action.kind is Kind.BW:
+        return _at_stage(costs.B, action.stage) + _at_stage(costs.W, action.stage)
+    return _at_stage(getattr(costs, action.kind), action.stage)
 
 
 def find_cost_faults(costs: Costs, num_stages: int) -> list[str]:

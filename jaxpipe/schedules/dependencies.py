@@ -67,13 +67,15 @@ def ready_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
         order = schedule.orders[rank]
         while position[rank] < len(order):
             action = order[position[rank]]
-            missing = next((need for need in inputs(action, num_stages) if need not in done), None)
-            if missing is not None:
+            needs = inputs(action, num_stages)
+            if not done.issuperset(needs):
+                missing = next(need for need in needs if need not in done)
                 waiting.setdefault(missing, []).append(rank)
                 break
             position[rank] += 1
-            done.add(result(action))
-            runnable.extend(waiting.pop(result(action), ()))
+            made = result(action)
+            done.add(made)
+            runnable.extend(waiting.pop(made, ()))
             yield rank, action
     if waiting:
         raise DeadlockError(

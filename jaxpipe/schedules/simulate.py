@@ -105,11 +105,12 @@ def simulate(
         start = _neighbor_starts(schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks)
     else:
         start = _async_starts(schedule, costs, transfer=transfer)
-    end = {action: time + cost_of(action, costs) for action, time in start.items()}
+    seconds = {action: cost_of(action, costs) for action in start}
+    end = {action: time + seconds[action] for action, time in start.items()}
     return Simulation(
         start=start,
         end=end,
-        work=tuple(sum(cost_of(action, costs) for action in order) for order in schedule.orders),
+        work=tuple(sum(seconds[action] for action in order) for order in schedule.orders),
         idle=tuple(_idle_stretches(schedule, start=start, end=end, transfer=transfer)),
         makespan=max(end.values()),
         longest_rank_span=max(end[order[-1]] - start[order[0]] for order in schedule.orders if order),
