@@ -106,6 +106,16 @@ def test_all_faults_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> 
         assert fault in faults
 
 
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb_h1"])
+def test_sizes_beyond_all_use_are_refused_at_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    started = time.perf_counter()
+    said = faults_of(capsys, name, "--ranks", "64", "--microbatches", "1000000000")
+    assert "num_microbatches=64 x 1000000000 = 64000000000 must be at most 200000; use at most 3125" in said
+    huge = ["--ranks", "1000000000", "--microbatches", "1", "--chunks", "1000"]
+    assert "1000000000000 x 1 = 1000000000000 must be" in faults_of(capsys, name, *huge)
+    assert time.perf_counter() - started < 1
+
+
 def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     faults = faults_of(capsys, "1f1b")
     assert "--ranks is missing" in faults

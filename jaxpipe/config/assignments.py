@@ -82,11 +82,12 @@ def overlay(sources: Sequence[Source]) -> Source:
     merged: dict[str, Assignment] = {}
     for source in sources:
         for assignment in source.assignments:
-            merged = {path: kept for path, kept in merged.items() if not _related(path, assignment.path)}
+            merged = {path: kept for path, kept in merged.items() if not related(path, assignment.path)}
             merged[assignment.path] = assignment
     faults = tuple(fault for source in sources for fault in source.faults)
     return Source(tuple(merged.values()), faults, all(source.complete for source in sources))
 
 
-def _related(path: str, other: str) -> bool:
+def related(path: str, other: str) -> bool:
+    """Whether the two are one key, or one is a section that holds the other."""
     return path == other or path.startswith(other + ".") or other.startswith(path + ".")

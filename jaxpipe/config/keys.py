@@ -6,7 +6,7 @@ a fault can be named wherever it comes from.
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType
@@ -57,19 +57,20 @@ def assemble(values: Mapping[str, Any]) -> Config:
     return config
 
 
-def suggest(path: str) -> str:
+def suggest(path: str, *, flags: Collection[str] = ()) -> str:
     """``; did you mean ...?`` for a path that is no key, or nothing where no key has a name like its own.
 
-    Of two names about as near, the one in the same section is meant.
+    Of two names about as near, the one in the same section is meant. With ``flags``, those that are no keys,
+    the path is that of a flag, and so is what was meant.
     """
     parent, _, name = path.replace("-", "_").rpartition(".")
 
     def likeness(candidate: str) -> float:
-        other_parent, _, other = candidate.rpartition(".")
+        other_parent, _, other = candidate.replace("-", "_").rpartition(".")
         return difflib.SequenceMatcher(None, name, other).ratio() + 0.1 * (parent == other_parent)
 
-    best = max((*keys(), *sections()), key=likeness)
-    return f"; did you mean {best}?" if likeness(best) >= 0.65 else ""
+    best = max((*keys(), *sections(), *flags), key=likeness)
+    return f"; did you mean {'--' if flags else ''}{best}?" if likeness(best) >= 0.65 else ""
 
 
 def _walk(kind: type, prefix: str) -> Iterator[Key | Section]:

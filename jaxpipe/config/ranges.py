@@ -22,23 +22,33 @@ class Range:
         return above and below
 
     def __str__(self) -> str:
-        low = f"{'above' if self.low_open else 'at least'} {self.low:g}"
+        low = f"{'above' if self.low_open else 'at least'} {self.low}"
         return (
             low
             if self.high == math.inf
-            else f"{low} and {'below' if self.high_open else 'at most'} {self.high:g}"
+            else f"{low} and {'below' if self.high_open else 'at most'} {self.high}"
         )
 
 
-_COUNT = Range(1)
+# Far above what anyone trains, and low enough that what is computed from them stays small until JAX starts.
+_LARGEST_SIZE = 2**20
+_LARGEST_COUNT = 2**16
+_LONGEST = 2**24
+_MOST_STEPS = 2**31 - 1
+
+_COUNT = Range(1, _LARGEST_COUNT)
+_SIZE = Range(1, _LARGEST_SIZE)
+_LENGTH = Range(1, _LONGEST)
+_STEPS = Range(1, _MOST_STEPS)
+_ZERO_OR_MORE_STEPS = Range(0, _MOST_STEPS)
 _ZERO_OR_MORE = Range(0)
 _POSITIVE = Range(0, low_open=True)
 _BELOW_ONE = Range(0, 1, high_open=True)
 
 RANGES: Mapping[str, Range] = {
-    "model.vocab_size": Range(257),
-    "model.hidden_size": _COUNT,
-    "model.intermediate_size": _COUNT,
+    "model.vocab_size": Range(257, _LONGEST),
+    "model.hidden_size": _SIZE,
+    "model.intermediate_size": _SIZE,
     "model.num_hidden_layers": _COUNT,
     "model.num_attention_heads": _COUNT,
     "model.num_key_value_heads": _COUNT,
@@ -48,33 +58,33 @@ RANGES: Mapping[str, Range] = {
     "model.rope_scaling.factor": Range(1),
     "model.rope_scaling.low_freq_factor": _POSITIVE,
     "model.rope_scaling.high_freq_factor": _POSITIVE,
-    "model.rope_scaling.original_max_position_embeddings": _COUNT,
-    "model.max_position_embeddings": _COUNT,
+    "model.rope_scaling.original_max_position_embeddings": _LENGTH,
+    "model.max_position_embeddings": _LENGTH,
     "model.initializer_range": _POSITIVE,
-    "data.sequence_length": _COUNT,
+    "data.sequence_length": _LENGTH,
     "data.validation_fraction": _BELOW_ONE,
     "mesh.dp": _COUNT,
     "mesh.pp": _COUNT,
     "mesh.tp": _COUNT,
     "pipeline.num_microbatches": _COUNT,
-    "pipeline.num_chunks": _COUNT,
-    "train.num_steps": _COUNT,
-    "train.global_batch_size": _COUNT,
-    "train.eval_every": _ZERO_OR_MORE,
-    "train.eval_batches": _COUNT,
+    "pipeline.num_chunks": Range(1, 1024),
+    "train.num_steps": _STEPS,
+    "train.global_batch_size": _LENGTH,
+    "train.eval_every": _ZERO_OR_MORE_STEPS,
+    "train.eval_batches": _LENGTH,
     "optimizer.learning_rate": _POSITIVE,
     "optimizer.min_learning_rate_ratio": Range(0, 1),
-    "optimizer.warmup_steps": _ZERO_OR_MORE,
-    "optimizer.decay_steps": _COUNT,
+    "optimizer.warmup_steps": _ZERO_OR_MORE_STEPS,
+    "optimizer.decay_steps": _STEPS,
     "optimizer.beta1": _BELOW_ONE,
     "optimizer.beta2": _BELOW_ONE,
     "optimizer.eps": _POSITIVE,
     "optimizer.weight_decay": _ZERO_OR_MORE,
     "optimizer.max_grad_norm": _ZERO_OR_MORE,
-    "checkpoint.every": _ZERO_OR_MORE,
-    "checkpoint.keep": _COUNT,
+    "checkpoint.every": _ZERO_OR_MORE_STEPS,
+    "checkpoint.keep": _STEPS,
     "run.seed": Range(0, 2**32 - 1),
-    "run.log_every": _COUNT,
+    "run.log_every": _STEPS,
 }
 
 
@@ -84,6 +94,8 @@ def range_faults(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         allowed = RANGES.get(path)
         if value == "":
             yield path, f"{path} must not be empty"
+        elif isinstance(value, tuple) and "" in value:
+            yield path, f"{path} must hold no empty text"
         elif allowed is None or value is None:
             continue
         elif not math.isfinite(value):

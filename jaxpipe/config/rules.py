@@ -22,6 +22,8 @@ from jaxpipe.schedules import find_faults as schedule_faults
 RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints")
 """What a run writes, the first of them first; any one shows that a directory is taken."""
 
+_MOST_DEVICES = 65_536
+
 
 def faults(config: Config) -> list[str]:
     """Everything that is wrong with ``config``, each as one sentence that starts with the key's path."""
@@ -147,6 +149,14 @@ def _validation(fraction: float, eval_every: int) -> Iterator[str]:
         )
 
 
+def _devices(dp: int, pp: int, tp: int) -> Iterator[str]:
+    if dp * pp * tp > _MOST_DEVICES:
+        yield (
+            f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp} = {dp * pp * tp} devices must be at most "
+            f"{_MOST_DEVICES}; use fewer"
+        )
+
+
 def _tensor_parallelism(tp: int) -> Iterator[str]:
     if tp > 1:
         yield f"mesh.tp={tp} must be 1: tensor parallelism is not built yet; use mesh.pp and mesh.dp"
@@ -215,6 +225,7 @@ _RULES = (
     _Rule(("data.sequence_length", "model.max_position_embeddings"), _sequence),
     _Rule(("data.path",), _files),
     _Rule(("data.validation_fraction", "train.eval_every"), _validation),
+    _Rule(("mesh.dp", "mesh.pp", "mesh.tp"), _devices),
     _Rule(("mesh.tp",), _tensor_parallelism),
     _Rule(
         ("pipeline.schedule", "mesh.pp", "pipeline.num_microbatches", "pipeline.num_chunks"),

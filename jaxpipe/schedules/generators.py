@@ -12,6 +12,9 @@ from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.placement import Placement, looped
 from jaxpipe.schedules.schedule import Schedule
 
+LARGEST = 200_000
+"""Most forward actions in a schedule: it is a table in memory, drawn and simulated in pure Python."""
+
 
 def build(
     name: str, *, num_ranks: int, num_microbatches: int, num_chunks: int = 1, **options: object
@@ -36,12 +39,24 @@ def find_faults(
         faults.append(f"schedule {name!r} does not exist; {hint}there are {', '.join(GENERATORS)}")
     sizes = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
     faults += [f"{size}={value} must be at least 1" for size, value in sizes.items() if value < 1]
+    if not any(value < 1 for value in sizes.values()):
+        faults += _too_large(num_ranks * num_chunks, num_microbatches)
     if name in GENERATORS and num_chunks > 1:
         faults.append(
             f"num_chunks={num_chunks} must be 1 for {name}, which has one stage a rank; leave it out"
         )
     faults += [f"option {option!r} does not exist for {name}; leave it out" for option in options]
     return faults
+
+
+def _too_large(num_stages: int, num_microbatches: int) -> Iterator[str]:
+    total = num_stages * num_microbatches
+    if total > LARGEST:
+        most = LARGEST // num_stages
+        yield (
+            f"num_ranks x num_chunks x num_microbatches={num_stages} x {num_microbatches} = {total} must be "
+            f"at most {LARGEST}; use {f'at most {most} microbatches' if most else 'fewer of each'}"
+        )
 
 
 def gpipe(num_ranks: int, num_microbatches: int) -> Schedule:

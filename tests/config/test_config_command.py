@@ -46,7 +46,7 @@ def test_without_a_file_the_preset_is_tiny_wherever_the_process_stands(tmp_path,
     ],
 )
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant(written, meant, tmp_path, write_yaml, refuse):
-    assert f"--{written} is not a flag; did you mean {meant}?" in refuse(write_yaml(), f"--{written}", "3")
+    assert f"--{written} is not a flag; did you mean --{meant}?" in refuse(write_yaml(), f"--{written}", "3")
     section, *names = written.split(".")
     file = tmp_path / "typo.yaml"
     file.write_text("".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate([section, *names])))
@@ -100,10 +100,24 @@ def test_all_faults_are_told_at_once(write_yaml, refuse):
         (["--train.num_steps", "3", "--train.num-steps=4"], "--train.num-steps is given twice"),
         (["--train", "3"], "train is a section and takes no value"),
         (["--model", "none"], "model is a section and takes no value"),
+        (
+            ["--model.rope_scaling.factor", "0.5", "--model.rope_scaling", "none"],
+            "--model.rope_scaling contradi",
+        ),
+        (
+            ["--model.rope_scaling=none", "--model.rope_scaling.factor=4"],
+            "r contradicts --model.rope_scaling;",
+        ),
+        (["--dryrun"], "--dryrun is not a flag; did you mean --dry-run?"),
+        (["--hepl"], "--hepl is not a flag; did you mean --help?"),
+        (["-dry-run"], "-dry-run is not a flag; did you mean --dry-run?"),
+        (["--dry-run", "no"], "--dry-run must be true or false, found 'no'"),
+        (["--dry-run", "--dry-run=false"], "--dry-run is given twice; keep one"),
+        (["--checkpoint.resume", "maybe"], "checkpoint.resume must be true or false, found 'maybe'"),
         (["-x"], "-x is not a flag"),
         (["--"], "-- is not a flag"),
         (["other.yaml"], "there is no place for 'other.yaml'"),
-        (["--train.num_steps", "3", "4"], "there is no place for '4'"),
+        (["--train.num_steps", "3", "4"], "--train.num_steps takes one value; there is no place for '4'"),
         (["--checkpoint.resume", "yes"], "checkpoint.resume must be true or false, found 'yes'"),
         (["--train.num_steps", "-5"], "train.num_steps=-5 must be at least 1"),
         (["--optimizer.eps", "-1e-8"], "optimizer.eps=-1e-08 must be above 0"),
@@ -112,6 +126,21 @@ def test_all_faults_are_told_at_once(write_yaml, refuse):
 )
 def test_flags_that_cannot_be_read_are_refused(argv, said, write_yaml, refuse):
     assert said in refuse(write_yaml(), *argv)
+
+
+@pytest.mark.parametrize("argv", [["--checkpoint.resume", "maybe"], ["--train.num_steps", "3", "4"]])
+def test_a_word_too_many_is_never_taken_for_a_file(argv, refuse):
+    assert "there is no file" not in refuse(*argv)
+
+
+def test_dry_run_is_a_switch_like_every_other(write_yaml):
+    for words, expected in [
+        (["--dry-run"], True),
+        (["--dry-run=false"], False),
+        (["--dry_run", "True"], True),
+    ]:
+        assert parse([write_yaml(), *words]).dry_run is expected
+    assert parse(["--dry-run", write_yaml()]).config.model.hidden_size == 48
 
 
 @pytest.mark.parametrize("held", RUN_FILES)

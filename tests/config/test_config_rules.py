@@ -30,6 +30,11 @@ def test_every_number_has_a_range():
     assert set(RANGES) == numbers
 
 
+def test_every_whole_number_has_a_largest_value():
+    whole = [path for path, key in keys().items() if key.hint in (int, int | None)]
+    assert [path for path in whole if RANGES[path].high == float("inf")] == []
+
+
 @pytest.mark.parametrize("path", list(RANGES))
 def test_a_number_out_of_its_range_is_one_fault_that_names_it(path, right):
     allowed = RANGES[path]
@@ -51,6 +56,16 @@ RULES = [
     ({"data.sequence_length": 4096}, "sequence_length=4096 must be at most .*embeddings=2048"),
     ({"data.validation_fraction": 0.0, "train.eval_every": 3}, "leaves no text for train.eval_every=3"),
     ({"mesh.tp": 2}, "tp=2 must be 1: tensor parallelism is not built yet"),
+    (
+        {"mesh.dp": 65536},
+        "dp=65536 x mesh.pp=4 x mesh.tp=1 = 262144 devices must be at most 65536; use fewer",
+    ),
+    (
+        {"mesh.pp": 64, "pipeline.num_microbatches": 3126},
+        "num_ranks x num_chunks x num_microbatches=64 x 3126 = 200064 must be .* 200000; use at most 3125 ",
+    ),
+    ({"run.seed": 2**32}, "run.seed=4294967296 must be at least 0 and at most 4294967295$"),
+    ({"model.vocab_size": 10**17}, "at least 257 and at most 16777216:"),
     ({"pipeline.schedule": "zb_h7"}, "schedule 'zb_h7' does not exist.*zb_h1.*gpipe, 1f1b, zb_h1"),
     ({"pipeline.schedule": "1f1b", "pipeline.num_chunks": 2, "model.num_hidden_layers": 8}, "num_chunks=2"),
     ({"model.num_hidden_layers": 3}, "num_hidden_layers=3 must be at least .*mesh.pp=4 x .*=1 = 4"),
@@ -63,6 +78,7 @@ RULES = [
     ({"train.global_batch_size": 2}, "global_batch_size=2 .* = 6; use 6$"),
     ({"data.path": "none/*.txt"}, "data.path: 'none/.*' matches no file"),
     ({"data.path": ()}, "data.path: the list of paths is empty"),
+    ({"data.path": ("",)}, "data.path must hold no empty text"),
     ({"data.path": ""}, "data.path must not be empty"),
     ({"run.dir": ""}, "run.dir must not be empty"),
     (
