@@ -19,4 +19,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # before the run began: from then on a signal ends it with a checkpoint
+        sys.exit(130)

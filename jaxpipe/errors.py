@@ -1,4 +1,4 @@
-"""The one error that is the user's to mend, not ours."""
+"""Errors that end a run with a sentence instead of a traceback: what they say is the user's to mend."""
 
 
 class InputError(ValueError):
@@ -6,3 +6,7 @@ class InputError(ValueError):
 
     The command prints the message and exits with 2; every other exception keeps its traceback.
     """
+
+
+class CheckpointError(OSError):
+    """A checkpoint could not be written; those before it are as they were."""

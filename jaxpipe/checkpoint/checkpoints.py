@@ -7,8 +7,8 @@ empty numbered folder counts as the latest step, saving at or below the latest r
 save leaves a manager that reports a step that does not exist and cannot save the next one.
 
 Saving is asynchronous: ``save`` copies the arrays to the host and returns; the files are written while
-training goes on. The next ``save``, ``wait`` or ``close`` waits for them and raises OSError if they could not
-be written. Only then are older checkpoints deleted: a save that fails costs none.
+training goes on. The next ``save``, ``wait`` or ``close`` waits for them and raises CheckpointError if they
+could not be written. Only then are older checkpoints deleted: a save that fails costs none.
 
 Replicated arrays are written by their first replica alone. Orbax's ``use_replica_parallel`` would share the
 work among replicas, which gains nothing within one process and compiles a slice for each shape and device:
@@ -16,6 +16,7 @@ the first save of a 2 MB state blocked for 0.8 s instead of 0.02 (measured).
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ import orbax.checkpoint as ocp
 
 from jaxpipe.checkpoint.step_folders import complete_steps, remove_leftovers, remove_old, step_folder
 from jaxpipe.checkpoint.template import check_arrays, check_template
+from jaxpipe.errors import CheckpointError, InputError
 
 ARRAYS = "arrays"
 INFO = "info"
@@ -36,7 +38,10 @@ def open_checkpoints(directory: Path | str, *, keep: int) -> "Checkpoints":
     if keep < 1:
         raise ValueError(f"keep={keep} must be at least 1: the newest checkpoint is never deleted")
     path = Path(directory).resolve()
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} must be the directory of the checkpoints, but it is a file; move it away")
     path.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("absl").addFilter(_is_not_raised_anyway)
     return Checkpoints(path, keep=keep)
 
 
@@ -76,7 +81,7 @@ class Checkpoints:
         Raises:
             ValueError: the step is not new, a leaf is no array, or JSON would change ``info``
                 (TypeError if JSON has no form for it).
-            OSError: this checkpoint, or the one saved before it, could not be written.
+            CheckpointError: this checkpoint, or the one saved before it, could not be written.
         """
         self.wait()
         latest = self.latest()
@@ -100,7 +105,7 @@ class Checkpoints:
         """Wait until the last save is complete, then delete the oldest checkpoints.
 
         Raises:
-            OSError: it could not be written; the checkpoints before it are as they were.
+            CheckpointError: it could not be written; the checkpoints before it are as they were.
         """
         if self._saving is None:
             return
@@ -151,12 +156,16 @@ class Checkpoints:
             )
         return step_folder(self.directory, step)
 
-    def _not_written(self, step: int, error: Exception) -> OSError:
-        folder = step_folder(self.directory, step)
-        return OSError(
-            f"checkpoint {folder} could not be written: {error}; "
-            f"free space, then resume from step {self.latest()}"
-        )
+    def _not_written(self, step: int, error: Exception) -> CheckpointError:
+        folder, latest = step_folder(self.directory, step), self.latest()
+        again = "start again" if latest is None else f"resume from step {latest}"
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        return CheckpointError(f"checkpoint {folder} could not be written: {cause}; free space, then {again}")
+
+
+def _is_not_raised_anyway(record: logging.LogRecord) -> bool:
+    """Orbax's threads log the traceback of each error that ``save`` or ``wait`` raises."""
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
 
 
 def _handler() -> ocp.CompositeCheckpointHandler:

@@ -9,6 +9,7 @@ Batches are made when asked for, without threads: with the tokens in memory it t
 than a step, and the position is that of the batch last used.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ class Batches:
         self._batch_size = batch_size
         self._seed = seed
         self._num_samples = count_samples(tokens, sequence_length, text="training")
+        self._text = hashlib.sha256(tokens.tobytes()).hexdigest()[:16]
         self._order = grain.MapDataset.range(self._num_samples).seed(seed).shuffle().repeat()
         self._next_sample = 0
 
@@ -44,20 +46,26 @@ class Batches:
         self._next_sample = end
         return gather(self._tokens, samples, sequence_length=self._sequence_length)
 
-    def get_state(self) -> dict[str, int]:
-        """The position after the batch last used; plain integers, so that JSON can hold it."""
-        return {"next_sample": self._next_sample, "num_samples": self._num_samples, "seed": self._seed}
+    def get_state(self) -> dict[str, int | str]:
+        """The position after the batch last used, and what its order depends on; JSON can hold it."""
+        return {
+            "next_sample": self._next_sample,
+            "text": self._text,
+            "data.sequence_length": self._sequence_length,
+            "run.seed": self._seed,
+        }
 
-    def set_state(self, state: Mapping[str, int]) -> None:
+    def set_state(self, state: Mapping[str, int | str]) -> None:
         """Go on after that position, in constant time; ``InputError`` if it is one in another order."""
         here = self.get_state()
-        for name in ("num_samples", "seed"):
-            if state[name] != here[name]:
-                raise InputError(
-                    f"the saved position is one in an order with {name}={state[name]}, but this run has "
-                    f"{here[name]}; resume with the same text, data.sequence_length and run.seed"
-                )
-        self._next_sample = state["next_sample"]
+        differing = [name for name in here if name != "next_sample" and state[name] != here[name]]
+        if differing:
+            values = ", ".join(f"{name} was {state[name]} and is {here[name]}" for name in differing)
+            raise InputError(
+                f"a run resumes in the order of its samples, but {values}; "
+                "resume with the same text, data.sequence_length and run.seed"
+            )
+        self._next_sample = int(state["next_sample"])
 
 
 @dataclass(frozen=True, eq=False)

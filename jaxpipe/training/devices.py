@@ -22,12 +22,19 @@ def make_mesh(*, dp: int, pp: int, tp: int) -> Mesh:
     wanted = dp * pp * tp
     if _EMULATION_FLAG not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", wanted)
-    devices = jax.devices()
+    try:
+        devices = jax.devices()
+    except RuntimeError as error:
+        cause = str(error).splitlines()[0]
+        raise InputError(f"JAX must find devices, but: {cause}; correct or unset JAX_PLATFORMS") from error
     if len(devices) < wanted:
-        remedy = f"correct {_EMULATION_FLAG} in XLA_FLAGS, or " if devices[0].platform == "cpu" else ""
+        is_cpu = devices[0].platform == "cpu"
+        remedy = (
+            f"correct {_EMULATION_FLAG} in XLA_FLAGS" if is_cpu else "set JAX_PLATFORMS=cpu to emulate them"
+        )
         raise InputError(
             f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp} needs {wanted} devices, but there are "
-            f"{len(devices)} ({devices[0].platform}); {remedy}use a mesh of at most {len(devices)}"
+            f"{len(devices)} ({devices[0].platform}); {remedy}, or use a mesh of at most {len(devices)}"
         )
     return jax.make_mesh(
         (dp, pp, tp), ("dp", "pp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=devices[:wanted]

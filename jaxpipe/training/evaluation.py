@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from jaxpipe.data import ValidationBatches
 from jaxpipe.pipeline import Batch, Tree
+from jaxpipe.training.interrupt import StopRequest
 
 
 class Evaluation(NamedTuple):
@@ -19,11 +20,18 @@ class Evaluation(NamedTuple):
     constants: Tree
 
 
-def evaluate(evaluation: Evaluation, params: Tree) -> float:
-    """Nats per valid token over all validation batches, each token counted once."""
-    results = [
-        evaluation.summed_loss(params, evaluation.cut(batch), evaluation.constants)
-        for batch in evaluation.batches
-    ]
-    losses, counts = zip(*jax.device_get(results), strict=True)
-    return float(sum(map(float, losses)) / sum(map(int, counts)))
+def evaluate(evaluation: Evaluation, params: Tree, stop: StopRequest) -> float | None:
+    """Nats per valid token over all validation batches, each token counted once; None if ``stop`` came first.
+
+    One batch is read back before the next is given out: a long queue of programs with collectives can
+    exhaust the threads of emulated devices, which then wait for each other until XLA ends the process.
+    """
+    loss, num_tokens = 0.0, 0
+    for batch in evaluation.batches:
+        if stop:
+            return None
+        summed = evaluation.summed_loss(params, evaluation.cut(batch), evaluation.constants)
+        batch_loss, batch_tokens = jax.device_get(summed)
+        loss += float(batch_loss)
+        num_tokens += int(batch_tokens)
+    return loss / num_tokens

@@ -3,7 +3,7 @@
 The first signal only sets what the loop reads after each step. One that comes while a step, a compilation or
 a save is in progress is seen when that has ended: Python runs handlers between bytecodes, never inside XLA.
 
-    SIGINT (Ctrl-C)   first: stop after this step; later: KeyboardInterrupt, at once, without a checkpoint
+    SIGINT (Ctrl-C)   first: stop after this step; later: exit 130, at once, without a checkpoint
     SIGTERM           first: stop after this step; later: nothing, for it is already stopping
 
 Exit codes of a run that stopped in good order: 0 after SIGINT, for the user asked and was served; 143 after
@@ -48,7 +48,8 @@ def stop_on_signals() -> Iterator[StopRequest]:
             request.received = signal.Signals(number)
             _announce(request.received)
         elif number == signal.SIGINT:
-            raise KeyboardInterrupt
+            _say("stopped at once; the last steps have no checkpoint")
+            os._exit(128 + signal.SIGINT)  # an exception could land in any callback, and be swallowed there
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -59,8 +60,11 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 
 def _announce(received: signal.Signals) -> None:
-    """One line on stderr, past Python's buffers: a handler may interrupt a print, which is not reentrant."""
     again = "; press Ctrl-C again to stop at once without it" if received == signal.SIGINT else ""
-    line = f"\n{received.name}: stopping after the current step with a checkpoint{again}\n"
+    _say(f"{received.name}: stopping after the current step with a checkpoint{again}")
+
+
+def _say(line: str) -> None:
+    """One line on stderr, past Python's buffers: a handler may interrupt a print, which is not reentrant."""
     with suppress(OSError):  # nobody may be left to read it, and the checkpoint matters more
-        os.write(STDERR, line.encode())
+        os.write(STDERR, f"\n{line}\n".encode())

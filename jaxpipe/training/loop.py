@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import optax
+from jaxtyping import Array, Float
 
 from jaxpipe.checkpoint import Checkpoints
 from jaxpipe.data import Batches
@@ -18,7 +20,7 @@ from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
 from jaxpipe.training.progress import show_message
 from jaxpipe.training.state import TrainState, named_params
-from jaxpipe.training.step_log import StepLog
+from jaxpipe.training.step_log import StepLog, check_finite
 
 
 class Loop(NamedTuple):
@@ -52,7 +54,7 @@ def run_loop(loop: Loop, state: TrainState, stop: StopRequest, *, start: int, is
     """
     step, saved = start, start if is_saved else -1
     if not is_saved:
-        _evaluate(loop, state, step)
+        _evaluate(loop, state, step, stop)
     loop.log.start_clock()
     while step < loop.num_steps and not stop:
         batch = loop.cut(next(loop.batches))
@@ -61,7 +63,7 @@ def run_loop(loop: Loop, state: TrainState, stop: StopRequest, *, start: int, is
         loop.log.add(step, metrics)
         is_last = step == loop.num_steps
         if loop.eval_every and (is_last or step % loop.eval_every == 0):
-            _evaluate(loop, state, step)
+            _evaluate(loop, state, step, stop)
         if loop.save_every and step % loop.save_every == 0:
             _save(loop, state, step)
             saved = step
@@ -72,20 +74,27 @@ def run_loop(loop: Loop, state: TrainState, stop: StopRequest, *, start: int, is
     return step
 
 
-def _evaluate(loop: Loop, state: TrainState, step: int) -> None:
+def _evaluate(loop: Loop, state: TrainState, step: int, stop: StopRequest) -> None:
     loop.log.flush()
-    if loop.evaluation is None:
-        return
-    loss = evaluate(loop.evaluation, state.params)
-    write_metrics(loop.log.file, {"step": step, "eval_loss": loss})
-    show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token")
+    loss = None if loop.evaluation is None else evaluate(loop.evaluation, state.params, stop)
+    if loss is not None:
+        check_finite(step, validation_loss=loss)
+        write_metrics(loop.log.file, {"step": step, "eval_loss": loss})
+        show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token")
     loop.log.start_clock()
 
 
 def _save(loop: Loop, state: TrainState, step: int) -> None:
     loop.log.flush()
-    loop.checkpoints.save(step, loop.to_canonical(state), loop.checkpoint_info())
+    canonical = loop.to_canonical(state)
+    check_finite(step, parameter_norm=float(_norm(canonical["params"])))
+    loop.checkpoints.save(step, canonical, loop.checkpoint_info())
     loop.log.start_clock()
+
+
+@jax.jit
+def _norm(params: Tree) -> Float[Array, ""]:
+    return optax.tree.norm(params)
 
 
 def _finish(loop: Loop, state: TrainState, step: int) -> None:

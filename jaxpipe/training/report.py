@@ -4,12 +4,14 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from jaxpipe.config import Config
 from jaxpipe.lowering import TickTable
+from jaxpipe.lowering.table import BACKWARD_WEIGHT
 from jaxpipe.pipeline import Batch, Tree, buffer_shapes, to_stage_layout
-from jaxpipe.schedules import simulate
+from jaxpipe.schedules import fuse_backward, simulate, split_backward
 from jaxpipe.training.plan import Plan
 
 Fact = tuple[str, str]
@@ -85,10 +87,14 @@ def format_bytes(size: float) -> str:
 
 
 def _schedule(plan: Plan) -> str:
-    predicted = simulate(plan.schedule)
+    """At F = B = W: the bubble of the order, and of the program, whose neighbours wait for each other."""
+    table = plan.program.table
+    kinds = set(np.unique(table.ranks.kind))
+    program = fuse_backward(plan.schedule) if BACKWARD_WEIGHT in kinds else split_backward(plan.schedule)
+    order = simulate(plan.schedule).bubble_fraction
+    lowered = simulate(program, sync="neighbor", transfer_ticks=table.transfer_ticks).bubble_fraction
     return (
-        f"{plan.schedule.name}: {plan.program.table.num_ticks} ticks, predicted bubble "
-        f"{predicted.bubble_fraction:.1%} at F = B = W"
+        f"{plan.schedule.name}: {table.num_ticks} ticks, predicted bubble {order:.1%}, as ticks {lowered:.1%}"
     )
 
 

@@ -1,9 +1,9 @@
 """Where a run starts: anew, or after its newest checkpoint."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+import yaml
 from jax.sharding import Mesh
 
 from jaxpipe.checkpoint import Checkpoints
@@ -15,35 +15,66 @@ from jaxpipe.training.plan import Plan
 from jaxpipe.training.state import canonical_template
 
 
+class Found(NamedTuple):
+    """The newest checkpoint: its step, its canonical state, and in words what the configuration changes."""
+
+    step: int
+    canonical: Tree
+    changes: str
+
+
 def checkpoint_info(config: Config, batches: Batches) -> dict[str, Any]:
-    """What a checkpoint holds besides the arrays: position in the data, the model, the configuration."""
-    return {"data": batches.get_state(), "model": asdict(config.model), "config": to_yaml(config)}
+    """What a checkpoint holds besides the arrays: position in the data, and the configuration."""
+    return {"data": batches.get_state(), "config": to_yaml(config)}
 
 
 def read_checkpoint(
     config: Config, plan: Plan, mesh: Mesh, *, checkpoints: Checkpoints, batches: Batches
-) -> tuple[int, Tree] | None:
-    """``(step, canonical state)`` of the newest checkpoint, with ``batches`` set to go on after it.
-
-    None if there is no complete checkpoint.
+) -> Found | None:
+    """The newest checkpoint, with ``batches`` set to go on after it; None if there is no complete one.
 
     Raises:
-        InputError: the checkpoint is of another model, or its position is one in other data.
+        InputError: it is of another model, its position is one in other data, or it has more steps than
+            the run is to have.
     """
     step = checkpoints.latest()
     if step is None:
         return None
     info = checkpoints.read_info(step)
-    _check_same_model(info["model"], asdict(config.model))
+    changed = _changed(yaml.safe_load(info["config"]), yaml.safe_load(to_yaml(config)))
+    _check(step, changed, config)
     batches.set_state(info["data"])
-    return step, checkpoints.restore(step, canonical_template(plan.init_params, plan.optimizer, mesh))
+    words = ", ".join(f"{key} {before} -> {now}" for key, (before, now) in changed.items())
+    canonical = checkpoints.restore(step, canonical_template(plan.init_params, plan.optimizer, mesh))
+    return Found(step, canonical, words or "nothing changed")
 
 
-def _check_same_model(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Also what no array's shape shows: epsilon, theta, RoPE scaling."""
-    differing = [name for name in wanted if saved.get(name) != wanted[name]]
-    if differing:
-        values = ", ".join(f"model.{name}={wanted[name]} (saved: {saved.get(name)})" for name in differing)
+def _check(step: int, changed: Mapping[str, tuple[Any, Any]], config: Config) -> None:
+    """The model must be the same, also in what no array's shape shows: epsilon, theta, RoPE scaling."""
+    model = {key: values for key, values in changed.items() if key.startswith("model.")}
+    if model:
+        values = ", ".join(f"{key}={now} (saved: {before})" for key, (before, now) in model.items())
         raise InputError(
-            f"a run resumes with the model of its checkpoint, but {values}; use the saved values"
+            f"a run resumes with the model of its checkpoint, but {values}; use what was saved, or start anew"
         )
+    if step > config.train.num_steps:
+        raise InputError(
+            f"train.num_steps={config.train.num_steps} must be at least {step}, which the run has done; "
+            "raise it, or start anew"
+        )
+
+
+def _changed(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """``{key: (saved, wanted)}`` of the keys that differ, without those that say how a run is started."""
+    before, now = dict(_flat(saved)), dict(_flat(wanted))
+    keys = sorted(before.keys() | now.keys())
+    differing = {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
+    return {key: values for key, values in differing.items() if key not in ("checkpoint.resume", "run.dir")}
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

@@ -55,8 +55,12 @@ def claim_run_directory(directory: Path | str, *, resume: bool) -> Iterator[RunD
     """
     run = RunDirectory(Path(directory).resolve())
     _check(run, resume=resume)
-    run.path.mkdir(parents=True, exist_ok=True)
-    with (run.path / ".lock").open("a+", encoding="utf-8") as lock:
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        file = (run.path / ".lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"run.dir={run.path} cannot be written: {error.strerror}; choose another") from error
+    with file as lock:
         _lock(lock, run.path)
         _check(run, resume=resume)
         yield run

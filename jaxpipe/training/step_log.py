@@ -17,7 +17,7 @@ from jaxpipe.training.step import StepMetrics
 
 
 class DivergedError(ArithmeticError):
-    """Loss or gradient are not finite; the state after that step must not be saved."""
+    """Something of a step is not finite; the state after that step must not be saved."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class StepLog:
         self.steps_since += 1
         is_due = step % self.log_every == 0 or step == self.line.num_steps
         if is_due or is_last:
-            _check_finite(step, metrics)
+            check_finite(step, loss=float(metrics.loss), gradient_norm=float(metrics.grad_norm))
         if is_due:
             self._log(step, metrics)
 
@@ -86,10 +86,11 @@ class StepLog:
         self.start_clock()
 
 
-def _check_finite(step: int, metrics: StepMetrics) -> None:
-    loss, grad_norm = float(metrics.loss), float(metrics.grad_norm)
-    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+def check_finite(step: int, **values: float) -> None:
+    """Raise ``DivergedError`` unless all values of this step are finite."""
+    if not all(map(math.isfinite, values.values())):
+        found = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
         raise DivergedError(
-            f"step {step}: loss and gradient norm must be finite, but they are {loss} and {grad_norm}; "
-            "no checkpoint of it is kept: resume from the last one with a lower optimizer.learning_rate"
+            f"step {step}: training must stay finite, but it has {found}; its state is not saved. "
+            "Start again, or resume from an earlier checkpoint, with a lower optimizer.learning_rate"
         )

@@ -1,12 +1,14 @@
 """A run, from its configuration to its exit code: what is wrong is told first, then everything is made ready.
 
-The order matters: the text is read and the run's directory claimed before JAX starts its devices, and
-``config.yaml`` makes the directory a run only when nothing can be refused any more.
+The order matters. What the text or the devices refuse is told before the run's directory is touched, and a
+resumed run's ``config.yaml`` changes only when nothing can be refused any more.
 """
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -14,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxpipe.checkpoint import open_checkpoints
 from jaxpipe.config import Config, to_yaml
 from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
+from jaxpipe.errors import CheckpointError
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
@@ -23,17 +26,29 @@ from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.plan import Plan, make_plan
 from jaxpipe.training.progress import make_console, open_progress, show_facts
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts
-from jaxpipe.training.resume import checkpoint_info, read_checkpoint
+from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, write_config
 from jaxpipe.training.state import TrainState, from_canonical, init_state, make_to_canonical
 from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
 from jaxpipe.training.step_log import DivergedError, StepLog
 
 
+class _Prepared(NamedTuple):
+    """All that needs no run directory."""
+
+    mesh: Mesh
+    plan: Plan
+    corpus: Corpus
+    batches: Batches
+    constants: Tree
+    evaluation: Evaluation | None
+
+
 def train(config: Config, *, dry_run: bool = False) -> int:
     """Train as ``config`` says, or with ``dry_run`` only tell what that takes; the exit code.
 
-    0 when done or after SIGINT, 143 after SIGTERM, 1 when loss or gradients stop being finite.
+    0 when done or after SIGINT, 143 after SIGTERM, 1 when loss or parameters stop being finite or a
+    checkpoint cannot be written.
 
     Raises:
         InputError: the files, the devices or a checkpoint show that it cannot be done.
@@ -41,15 +56,14 @@ def train(config: Config, *, dry_run: bool = False) -> int:
     if dry_run:
         return _tell(config)
     assert config.run.dir is not None, "the parser chooses one"
-    with (
-        claim_run_directory(config.run.dir, resume=config.checkpoint.resume) as directory,
-        stop_on_signals() as stop,
-    ):
-        try:
-            return _train(config, directory, stop)
-        except DivergedError as error:
-            print(f"train.py: {error}", file=sys.stderr)
-            return 1
+    with stop_on_signals() as stop:
+        prepared = _prepare(config)
+        with claim_run_directory(config.run.dir, resume=config.checkpoint.resume) as directory:
+            try:
+                return _train(config, prepared, directory, stop)
+            except (DivergedError, CheckpointError) as error:
+                print(f"train.py: {error}", file=sys.stderr)
+                return 1
 
 
 def _tell(config: Config) -> int:
@@ -62,8 +76,8 @@ def _tell(config: Config) -> int:
     return 0
 
 
-def _train(config: Config, directory: RunDirectory, stop: StopRequest) -> int:
-    """Everything that can be refused, then the run."""
+def _prepare(config: Config) -> _Prepared:
+    """Read the text, start the devices; most of what can be refused is refused here."""
     corpus = load_corpus(
         config.data.path, field=config.data.field, validation_fraction=config.data.validation_fraction
     )
@@ -77,35 +91,42 @@ def _train(config: Config, directory: RunDirectory, stop: StopRequest) -> int:
     )
     constants = jax.device_put(plan.make_constants(), NamedSharding(mesh, PartitionSpec()))
     evaluation = _make_evaluation(config, plan, corpus, constants)
+    return _Prepared(mesh, plan, corpus, batches, constants, evaluation)
+
+
+def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: StopRequest) -> int:
+    """From the checkpoint, if there is one, to the last step."""
+    mesh, plan, batches = prepared.mesh, prepared.plan, prepared.batches
+    resume = config.checkpoint.resume
+    if not resume:
+        _write_config(config, directory)
     console = make_console(enabled=jax.process_index() == 0)
     with open_checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:
         found = read_checkpoint(config, plan, mesh, checkpoints=checkpoints, batches=batches)
-        write_config(directory, to_yaml(config))
         start, state = _start(plan, mesh, found)
-        facts = [("directory", str(directory.path)), ("text", corpus.summary)]
-        show_facts(console, "run", facts + layout_facts(config, plan, mesh))
+        # without a checkpoint everything is done once more, the evaluation of step 0 too
+        kept = (start if found else -1) if resume else None
         with (
-            open_metrics(directory.metrics, resume_step=start if config.checkpoint.resume else None) as file,
+            open_metrics(directory.metrics, resume_step=kept) as file,
             open_progress(console, config.train.num_steps, start_step=start) as line,
         ):
-            began = time.perf_counter()
-            train_step = compile_step(
-                make_train_step(make_loss_and_gradients(plan.program), plan.optimizer),
-                state,
-                _batch_shapes(config, mesh),
-                constants=constants,
-                mesh=mesh,
-            )
-            show_facts(console, "compiled step", compiled_facts(train_step, time.perf_counter() - began))
+            if resume:
+                _write_config(config, directory)
+            facts = [("directory", str(directory.path)), ("text", prepared.corpus.summary)]
+            if found:
+                facts.append(("resumed", f"after step {start}; {found.changes}"))
+            show_facts(console, "run", facts + layout_facts(config, plan, mesh))
+            train_step, seconds = _compile(config, prepared, state)
+            show_facts(console, "compiled step", compiled_facts(train_step, seconds))
             loop = Loop(
                 train_step=train_step,
-                constants=constants,
+                constants=prepared.constants,
                 batches=batches,
                 cut=_cut_for(config, mesh),
                 to_canonical=make_to_canonical(state, layout=plan.program.layout, mesh=mesh),
                 checkpoints=checkpoints,
                 checkpoint_info=lambda: checkpoint_info(config, batches),
-                evaluation=evaluation,
+                evaluation=prepared.evaluation,
                 eval_every=config.train.eval_every,
                 save_every=config.checkpoint.every,
                 num_steps=config.train.num_steps,
@@ -113,6 +134,22 @@ def _train(config: Config, directory: RunDirectory, stop: StopRequest) -> int:
             )
             last = run_loop(loop, state, stop, start=start, is_saved=found is not None)
     return 0 if last >= config.train.num_steps else stop.exit_code
+
+
+def _write_config(config: Config, directory: RunDirectory) -> None:
+    """Whether a run is resumed is no part of what it is."""
+    checkpoint = dataclasses.replace(config.checkpoint, resume=False)
+    write_config(directory, to_yaml(dataclasses.replace(config, checkpoint=checkpoint)))
+
+
+def _compile(config: Config, prepared: _Prepared, state: TrainState) -> tuple[jax.stages.Compiled, float]:
+    """The compiled step, and how many seconds that took."""
+    plan, mesh = prepared.plan, prepared.mesh
+    train_step = make_train_step(make_loss_and_gradients(plan.program), plan.optimizer)
+    batch = _batch_shapes(config, mesh)
+    began = time.perf_counter()
+    compiled = compile_step(train_step, state, batch, constants=prepared.constants, mesh=mesh)
+    return compiled, time.perf_counter() - began
 
 
 def _mesh(config: Config) -> Mesh:
@@ -123,13 +160,12 @@ def _mesh(config: Config) -> Mesh:
     return mesh
 
 
-def _start(plan: Plan, mesh: Mesh, found: tuple[int, Tree] | None) -> tuple[int, TrainState]:
+def _start(plan: Plan, mesh: Mesh, found: Found | None) -> tuple[int, TrainState]:
     """The number of steps done, and the state after them."""
     layout = plan.program.layout
     if found is None:
         return 0, init_state(plan.init_params, plan.optimizer, layout=layout, mesh=mesh)
-    step, canonical = found
-    return step, from_canonical(canonical, layout=layout, mesh=mesh)
+    return found.step, from_canonical(found.canonical, layout=layout, mesh=mesh)
 
 
 def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree) -> Evaluation | None:

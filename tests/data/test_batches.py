@@ -103,9 +103,9 @@ def test_resuming_at_step_1_000_000_is_as_fast_as_starting():
 
 def test_a_position_in_another_text_or_another_order_is_refused():
     state = batches(37, batch_size=3).get_state()
-    with pytest.raises(InputError, match="num_samples=37, but this run has 38"):
+    with pytest.raises(InputError, match=r"text was \w+ and is"):
         batches(38, batch_size=3).set_state(state)
-    with pytest.raises(InputError, match="seed=0, but this run has 1"):
+    with pytest.raises(InputError, match=r"run\.seed was 0 and is 1"):
         batches(37, batch_size=3, seed=1).set_state(state)
 
 

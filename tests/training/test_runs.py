@@ -175,11 +175,15 @@ def test_resuming_a_finished_run_does_nothing_and_says_so_with_the_same_hash(mak
 
 
 def test_a_run_without_checkpoint_resumes_from_the_start(make_config):
-    whole, lost = make_config("whole"), make_config("lost")
+    whole, lost = make_config("whole", train__eval_every=5), make_config("lost", train__eval_every=5)
     expected = run(whole)
     Path(lost.run.dir).mkdir()
     Path(lost.run.dir, "config.yaml").write_text("killed before its first checkpoint")
+    Path(lost.run.dir, "metrics.jsonl").write_text(
+        '{"step": 0, "eval_loss": 5.5}\n{"step": 1, "loss": 5.5}\n'
+    )
     assert run(resumed(lost)) == expected
+    assert [line["step"] for line in metrics_of(lost)] == [line["step"] for line in metrics_of(whole)]
 
 
 def test_tied_bf16_and_uneven_stages_train(make_config):
@@ -207,11 +211,36 @@ def test_a_resume_with_another_model_names_what_differs(make_config, key):
     assert final_hash(config)  # nothing was written
 
 
-def test_a_resume_with_another_text_is_refused(make_config, tmp_path):
+def test_a_resume_with_another_text_of_the_same_length_is_refused(make_config, text):
     config = make_config("text", train__num_steps=1)
     run(config)
-    with pytest.raises(InputError, match="num_samples"):
+    file = Path(text, "5.txt")
+    original = file.read_text()
+    try:
+        file.write_text(original.translate(str.maketrans("1", "2")))
+        with pytest.raises(InputError, match=r"text was \w+ and is"):
+            train(resumed(config, train={"num_steps": 2}))
+    finally:
+        file.write_text(original)
+    with pytest.raises(InputError, match=r"data.sequence_length was 16 and is 32"):
         train(resumed(config, data={"sequence_length": 32}))
+
+
+def test_a_resume_with_fewer_steps_than_are_done_is_refused(make_config):
+    config = make_config("fewer", train__num_steps=3)
+    run(config)
+    with pytest.raises(InputError, match=r"train.num_steps=2 must be at least 3"):
+        train(resumed(config, train={"num_steps": 2}))
+
+
+def test_a_resume_tells_what_it_changes_and_leaves_a_config_that_can_be_used_anew(make_config, capsys):
+    config = make_config("changes", train__num_steps=1)
+    run(config)
+    run(resumed(config, train={"num_steps": 2}))
+    assert "train.num_steps 1 -> 2" in capsys.readouterr().out
+    written = yaml.safe_load(Path(config.run.dir, "config.yaml").read_text())
+    assert written["checkpoint"]["resume"] is False
+    assert written["train"]["num_steps"] == 2
 
 
 def test_a_mesh_of_more_devices_than_there_are_is_refused(make_config):
@@ -230,6 +259,22 @@ def test_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint
         int(folder.name) for folder in Path(config.run.dir, "checkpoints").iterdir() if folder.name.isdigit()
     ]
     assert max(saved, default=0) <= lines[-1]["step"]
+
+
+def test_parameters_that_are_not_finite_are_not_saved(make_config, capsys):
+    """Loss and gradient of the only step are finite; its update is not."""
+    huge = {"optimizer__learning_rate": 1e38, "optimizer__weight_decay": 1e5, "optimizer__warmup_steps": 0}
+    config = make_config("overflow", train__num_steps=1, **huge)
+    assert train(config) == 1
+    assert "parameter norm" in capsys.readouterr().err
+    assert saved_steps(config) == []
+
+
+def test_a_run_that_is_refused_leaves_no_directory(make_config):
+    config = make_config("refused", mesh__dp=16, pipeline__num_microbatches=1, train__global_batch_size=16)
+    with pytest.raises(InputError):
+        train(config)
+    assert not Path(config.run.dir).exists()
 
 
 def test_a_dry_run_prints_layout_and_bytes_and_writes_nothing(make_config, capsys):
