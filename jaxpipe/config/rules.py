@@ -186,8 +186,8 @@ def _layers_per_stage(
         yield f"{start} must give each stage at least 1 layer"
     if len(per_stage) != pp * num_chunks:
         yield (
-            f"{start} has {len(per_stage)} numbers, but there are mesh.pp={pp} x "
-            f"pipeline.num_chunks={num_chunks} = {pp * num_chunks} stages; give one number a stage"
+            f"{start} must have one number a stage, mesh.pp={pp} x pipeline.num_chunks={num_chunks} = "
+            f"{pp * num_chunks} in all, found {len(per_stage)}"
         )
     if sum(per_stage) != num_layers:
         yield (

@@ -38,7 +38,8 @@ def load_corpus(
     read = {file: read_documents(file, field=field) for file in files}
     texts = {file: documents for file, documents in read.items() if documents}
     if not texts:
-        raise InputError(f"{len(files)} files hold no text; give files that do in data.path")
+        which = f"{len(files)} files hold" if len(files) > 1 else "the only file holds"
+        raise InputError(f"{which} no text; give files that do in data.path")
     if validation_fraction == 0:
         return Corpus(encode(_join(texts)), encode([]), "no validation text")
     if len(texts) == 1:
@@ -72,14 +73,20 @@ def _split_by_name(
 def _cut(file: TextFile, documents: Documents, *, fraction: float) -> tuple[Documents, Documents, str]:
     if len(documents) > 1:
         count = _tail(len(documents), fraction)
-        rule = f"one file: its last {count:,} of {len(documents):,} documents are the validation text"
+        rule = (
+            f"one file: its last {count:,} of {len(documents):,} documents {_are(count)} the validation text"
+        )
         return documents[:-count], documents[-count:], rule
     text = documents[0]
     if len(text) < 2:
         raise InputError(f"{file.path} holds a single byte, too little to split; give more text in data.path")
     count = _tail(len(text), fraction)
-    rule = f"one document: its last {count:,} of {len(text):,} bytes are the validation text"
+    rule = f"one document: its last {count:,} of {len(text):,} bytes {_are(count)} the validation text"
     return [text[:-count]], [text[-count:]], rule
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _tail(total: int, fraction: float) -> int:

@@ -62,7 +62,8 @@ def find_files(path: str | Sequence[str] | None) -> tuple[TextFile, ...]:
     if faults:
         raise InputError("; ".join(faults))
     if all(file.path.stat().st_size == 0 for file in unique.values()):
-        raise InputError(f"all {len(unique)} files are empty; give files that hold text")
+        which = f"all {len(unique)} files are" if len(unique) > 1 else "the only file is"
+        raise InputError(f"{which} empty; give text in data.path")
     return tuple(sorted(unique.values()))
 
 

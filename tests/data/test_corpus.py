@@ -105,6 +105,11 @@ def test_a_single_file_gives_its_tail_and_says_so(tmp_path):
     assert "94 tokens for training, 8 for validation" in corpus.summary
 
 
+def test_a_tail_of_one_is_told_in_the_singular(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"0123456789")
+    assert "its last 1 of 10 bytes is the validation text" in load_corpus(f"{tmp_path}/a.txt").summary
+
+
 def test_a_single_jsonl_gives_its_last_lines_and_says_so(tmp_path):
     lines = [json.dumps({"id": index, "text": f"line {index} \u00e9"}) for index in range(10)]
     (tmp_path / "a.jsonl").write_text("\n\n".join(lines) + "\n")
@@ -160,7 +165,7 @@ def test_text_that_is_not_enough_to_split_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"a.txt holds a single byte, too little to split"):
         load_corpus(f"{tmp_path}/a.txt")
     (tmp_path / "a.jsonl").write_text('\n\n{"text": ""}\n')
-    with pytest.raises(InputError, match="1 files hold no text"):
+    with pytest.raises(InputError, match="the only file holds no text"):
         load_corpus(f"{tmp_path}/a.jsonl")
 
 

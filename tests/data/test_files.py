@@ -91,6 +91,8 @@ def test_files_that_are_all_empty_are_refused(tmp_path):
         (tmp_path / name).touch()
     with pytest.raises(InputError, match="all 2 files are empty"):
         find_files(str(tmp_path))
+    with pytest.raises(InputError, match="the only file is empty"):
+        find_files(f"{tmp_path}/a.txt")
     with pytest.raises(InputError, match="the list of paths is empty"):
         find_files([])
 
