@@ -52,12 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     """Values stay texts here: ``_read_request`` reads them, and reports all that are wrong together."""
-    parser = argparse.ArgumentParser(prog="jaxpipe", description="Pipeline-parallel pre-training in JAX.")
+    parser = argparse.ArgumentParser(
+        prog="jaxpipe", description="Pipeline-parallel pre-training in JAX.", allow_abbrev=False
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    schedule = commands.add_parser("schedule", help="list and show pipeline schedules")
+    schedule = commands.add_parser("schedule", help="list and show pipeline schedules", allow_abbrev=False)
     actions = schedule.add_subparsers(required=True, metavar="ACTION")
-    actions.add_parser("list", help="the names of the schedules").set_defaults(run=_list)
-    show = actions.add_parser("show", help="a schedule's grid, bubble and activations held")
+    actions.add_parser("list", help="the names of the schedules", allow_abbrev=False).set_defaults(run=_list)
+    show = actions.add_parser(
+        "show", help="a schedule's grid, bubble and activations held", allow_abbrev=False
+    )
     show.set_defaults(run=_show)
     show.add_argument("schedule", help=f"one of {', '.join(GENERATORS)}")
     show.add_argument("--ranks", metavar="P", help="number of ranks")
@@ -72,9 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         default="async",
         help="async (default): every message its own; neighbor: the lowered program, BW split over two ticks",
     )
-    show.add_argument("--transfer-ticks", metavar="1|2", default="1", help="for --sync neighbor (default 1)")
+    show.add_argument("--transfer-ticks", metavar="1|2", help="only with --sync neighbor (default 1)")
     show.add_argument(
-        "--fuse-backward", action="store_true", help="run B and W as one action where W follows B"
+        "--fuse-backward",
+        action="store_true",
+        help="run B and W as one action where W follows B; of gpipe and 1f1b, --sync async always does",
     )
     show.add_argument("--format", default="text", help="text (default) or json")
     return parser
@@ -125,9 +131,13 @@ def _read_request(arguments: argparse.Namespace) -> Request | list[str]:
     )
     num_chunks = _number(arguments.chunks, int, option="--chunks", faults=faults, fallback=1)
     transfer = _number(arguments.transfer, float, option="--transfer", faults=faults, fallback=0.0)
-    transfer_ticks = _number(
-        arguments.transfer_ticks, int, option="--transfer-ticks", faults=faults, fallback=1
-    )
+    transfer_ticks = 1
+    if arguments.transfer_ticks is not None:
+        transfer_ticks = _number(
+            arguments.transfer_ticks, int, option="--transfer-ticks", faults=faults, fallback=1
+        )
+        if arguments.sync == "async":
+            faults.append("--transfer-ticks is for --sync neighbor; give that too, or leave it out")
     costs = _read_costs(arguments.cost, faults)
     sizes = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
     faults += find_faults(arguments.schedule, **sizes)
@@ -166,6 +176,8 @@ def _read_costs(texts: Sequence[str], faults: list[str]) -> Costs:
         kind, _, number = text.partition("=")
         if kind not in (Kind.F, Kind.B, Kind.W) or not number:
             faults.append(f"--cost {text!r} must name F, B or W and a number, such as F=1.5")
+        elif kind in costs:
+            faults.append(f"--cost {kind} is given twice; keep one")
         else:
             costs[kind] = _number(number, float, option=f"--cost {kind}", faults=faults, fallback=1.0)
     try:

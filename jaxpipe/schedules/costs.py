@@ -1,16 +1,18 @@
 """What each kind of action costs, in seconds or any other unit of time."""
 
-import math
 from dataclasses import dataclass, fields
 
 from jaxpipe.schedules.actions import Action, Kind
+
+LEAST, MOST = 1e-9, 1e9
+"""The costs in between can be added and divided without a thought; no action of a device is beyond them."""
 
 
 @dataclass(frozen=True)
 class Costs:
     """Seconds for F, B and W: one number, or one for each stage; BW costs B + W.
 
-    ``ValueError`` lists all costs that are no positive finite number.
+    ``ValueError`` lists all costs that are not between ``LEAST`` and ``MOST``.
     """
 
     F: float | tuple[float, ...] = 1.0
@@ -19,10 +21,10 @@ class Costs:
 
     def __post_init__(self) -> None:
         faults = [
-            f"cost {field.name}={value} must be a positive finite number"
+            f"cost {field.name}={value} must be at least {LEAST:g} and at most {MOST:g}"
             for field in fields(self)
             for value in _as_tuple(getattr(self, field.name))
-            if not (value > 0 and math.isfinite(value))
+            if not LEAST <= value <= MOST
         ]
         if faults:
             raise ValueError("; ".join(faults))

@@ -31,7 +31,9 @@ def time_grid(schedule: Schedule, simulation: Simulation, *, width: int = 80) ->
         for order in schedule.orders
     ]
     blocks = [
-        "\n".join(head + line[first : first + room] for head, line in zip(heads, lines, strict=True))
+        "\n".join(
+            (head + line[first : first + room]).rstrip() for head, line in zip(heads, lines, strict=True)
+        )
         for first in range(0, length, room)
     ]
     if len(blocks) > 1:
@@ -116,10 +118,10 @@ def _columns_per_second(schedule: Schedule, simulation: Simulation, *, room: int
     """Wide enough for each label and a blank; without the blank if so all fits in one piece.
 
     Where times do not fall on whole columns, one column more makes sure that rounding cuts no label.
-    Costs far apart would draw the grid out: there the shortest actions lose their labels.
+    Costs far apart, or long transfers, would draw the grid out: there the shortest actions lose their labels.
     """
     durations = {action: simulation.end[action] - time for action, time in simulation.start.items()}
-    too_short = mean(durations.values()) / 6
+    too_short = max(mean(durations.values()) / 6, simulation.makespan / max(2000, 6 * len(durations)))
 
     def scale(extra: int) -> float:
         return max(

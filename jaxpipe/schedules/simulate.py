@@ -11,14 +11,13 @@ The second is why actions of equal cost, and schedules whose ranks do the same k
 are worth having.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.activations import peak_held
-from jaxpipe.schedules.costs import Costs, cost_of, find_cost_faults
+from jaxpipe.schedules.costs import MOST, Costs, cost_of, find_cost_faults
 from jaxpipe.schedules.dependencies import inputs, ready_order, result
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.ticks import assign_ticks
@@ -122,8 +121,8 @@ def simulate(
 def find_simulation_faults(*, transfer: float, sync: str) -> list[str]:
     """What is wrong with these two, each as rule, value and remedy."""
     faults = []
-    if not (transfer >= 0 and math.isfinite(transfer)):
-        faults.append(f"transfer={transfer} must be a finite number of at least 0")
+    if not 0 <= transfer <= MOST:
+        faults.append(f"transfer={transfer} must be at least 0 and at most {MOST:g}")
     if sync not in SYNCS:
         faults.append(f"sync={sync!r} must be one of {', '.join(SYNCS)}")
     return faults

@@ -20,8 +20,8 @@ def names(text: str) -> list[str]:
 
 def test_a_small_grid_reads_like_the_paper() -> None:
     assert grid(build("zb_h1", num_ranks=2, num_microbatches=3)).splitlines() == [
-        "rank 0 |F0 F1 ...B0 W0 F2 B1 W1 B2 W2 ",
-        "rank 1 |...F0 B0 F1 B1 W0 F2 B2 W1 W2 ",
+        "rank 0 |F0 F1 ...B0 W0 F2 B1 W1 B2 W2",
+        "rank 1 |...F0 B0 F1 B1 W0 F2 B2 W1 W2",
     ]
 
 
@@ -44,6 +44,25 @@ def test_every_action_stands_in_the_grid_with_its_whole_name(costs: Costs, width
         assert names("".join(pieces)) == [f"{action.kind}{action.microbatch}" for action in order]
 
 
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("costs", [(1e-9, 1e9, 1.0), (1e9, 1e9, 1e-9), (1e-9, 1e-9, 1e-9)])
+@pytest.mark.parametrize("transfer", [0.0, 1.0, 1e9])
+def test_the_most_unlike_costs_still_give_a_grid_of_bounded_size(
+    name: str, costs: tuple[float, float, float], transfer: float
+) -> None:
+    schedule = build(name, num_ranks=3, num_microbatches=4)
+    simulation = simulate(schedule, costs=Costs(*costs), transfer=transfer)
+    assert 0 <= simulation.bubble_fraction <= 1
+    assert len(time_grid(schedule, simulation, width=80)) < 60_000  # 3 ranks, 2000 columns x 4 at most, heads
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_no_line_of_a_grid_ends_in_blanks(width: int) -> None:
+    for name in GENERATORS:
+        lines = grid(build(name, num_ranks=3, num_microbatches=11), width=width).splitlines()
+        assert lines == [line.rstrip() for line in lines]
+
+
 @pytest.mark.parametrize(("cost", "drawing"), [(0.05, "#"), (0.001, ".")])
 def test_an_action_too_short_for_its_name_is_cut_and_said_to_be(cost: float, drawing: str) -> None:
     text = grid(build("1f1b", num_ranks=2, num_microbatches=2), Costs(F=cost))
@@ -55,7 +74,7 @@ def test_an_action_too_short_for_its_name_is_cut_and_said_to_be(cost: float, dra
 def test_stages_are_named_where_a_rank_has_several() -> None:
     assert grid(forward_only(looped(2, 2), 1)).splitlines() == [
         "rank 0 |0F0 ....2F0 ....",
-        "rank 1 |....1F0 ....3F0 ",
+        "rank 1 |....1F0 ....3F0",
     ]
 
 
