@@ -20,7 +20,7 @@ class _Page:
     file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CONFIG.YAML")]
     """The YAML file; the defaults below are its values."""
     config: Annotated[Config, tyro.conf.arg(name=""), tyro.conf.FlagConversionOff]
-    dry_run: tyro.conf.FlagCreatePairsOff[bool] = False
+    dry_run: Annotated[tyro.conf.FlagCreatePairsOff[bool], tyro.conf.arg(aliases=["--dry-run"])] = False
     """Print layout, parameters and bytes per device; compile and allocate nothing."""
 
 

@@ -41,7 +41,7 @@ class PipelineConfig:
     """How a step runs through the ranks."""
 
     schedule: str = "1f1b"
-    """The order of the actions: gpipe, 1f1b, zb_h1, ..."""
+    """The order of the actions, by name: gpipe, 1f1b or zb_h1."""
     num_microbatches: int
     """Slices of the global batch in a step."""
     num_chunks: int = 1

@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from jaxpipe.config import RUN_FILES, parse
-from jaxpipe.config.keys import keys
+from jaxpipe.config.keys import flatten, keys
+from jaxpipe.schedules import GENERATORS
 
 ROOT = Path(__file__).parents[2]
 
@@ -197,9 +199,22 @@ def test_help_explains_every_key_with_the_value_of_the_chosen_file(argv, capsys)
     page = " ".join(re.sub("[│╭╰─╮╯]", " ", said.out).split())
     for path in keys():
         assert f"--{path} " in page, path
-    assert "--dry_run" in page
+    assert "--dry-run, " in page
+    names = re.search(r"--pipeline.schedule STR The order of the actions, by name: (.*?)\.", page)
+    assert names
+    assert re.split(", | or ", names[1]) == list(GENERATORS)
     hidden_size = 4096 if len(argv) > 1 else 128
     assert f"--model.hidden_size INT Width of the residual stream. (default: {hidden_size})" in page
+
+
+def test_the_forms_that_help_shows_are_read(write_yaml):
+    for path, key in keys().items():
+        forms = {"None": None} if type(None) in get_args(key.hint) else {}
+        if key.hint is bool and path != "checkpoint.resume":
+            forms = {"True": True, "False": False}
+        for word, value in forms.items():
+            config = parse([write_yaml(), f"--{path}", word, "--dry-run"]).config
+            assert path == "run.dir" or flatten(config)[path] is value
 
 
 def test_help_with_a_broken_file_tells_its_faults(tmp_path, refuse):
