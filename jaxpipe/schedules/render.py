@@ -9,7 +9,7 @@ terminal goes on below.
 
 from collections.abc import Collection
 from math import ceil, floor
-from statistics import mean
+from statistics import fmean
 
 from jaxpipe.schedules.actions import Action
 from jaxpipe.schedules.schedule import Schedule
@@ -101,12 +101,13 @@ def _boxed(action: Action, is_marked: bool) -> str:
 
 def _draw(order: tuple[Action, ...], schedule: Schedule, *, simulation: Simulation, scale: float) -> str:
     """One rank's line."""
-    line = ""
+    pieces, column = [], 0
     for action in order:
         first, behind = _columns(action, simulation, scale=scale)
         label, span = _label(action, schedule), behind - first
-        line = line.ljust(first, IDLE) + (label.ljust(span) if len(label) <= span else CUT * span)
-    return line
+        pieces += [IDLE * (first - column), label.ljust(span) if len(label) <= span else CUT * span]
+        column = behind
+    return "".join(pieces)
 
 
 def _columns(action: Action, simulation: Simulation, *, scale: float) -> tuple[int, int]:
@@ -121,7 +122,7 @@ def _columns_per_second(schedule: Schedule, simulation: Simulation, *, room: int
     Costs far apart, or long transfers, would draw the grid out: there the shortest actions lose their labels.
     """
     durations = {action: simulation.end[action] - time for action, time in simulation.start.items()}
-    too_short = max(mean(durations.values()) / 6, simulation.makespan / max(2000, 6 * len(durations)))
+    too_short = max(fmean(durations.values()) / 6, simulation.makespan / max(2000, 6 * len(durations)))
 
     def scale(extra: int) -> float:
         return max(
