@@ -24,8 +24,9 @@ def make_mesh(*, dp: int, pp: int, tp: int) -> Mesh:
         jax.config.update("jax_num_cpu_devices", wanted)
     try:
         devices = jax.devices()
-    except RuntimeError as error:
-        cause = str(error).splitlines()[0]
+    except (RuntimeError, AssertionError) as error:  # JAX asserts where the platform asked for has no plugin
+        platforms = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')} gives none"
+        cause = (str(error).splitlines() or [platforms])[0]
         raise InputError(f"JAX must find devices, but: {cause}; correct or unset JAX_PLATFORMS") from error
     if len(devices) < wanted:
         is_cpu = devices[0].platform == "cpu"

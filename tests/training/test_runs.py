@@ -252,7 +252,7 @@ def test_a_mesh_of_more_devices_than_there_are_is_refused(make_config):
 def test_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(make_config, capsys):
     config = make_config("diverged", optimizer__learning_rate=1e30, checkpoint__every=1, train__num_steps=9)
     assert train(config) == 1
-    assert "must be finite" in capsys.readouterr().err
+    assert "must stay finite" in capsys.readouterr().err
     lines = metrics_of(config)
     assert all("final" not in line for line in lines)
     saved = [
