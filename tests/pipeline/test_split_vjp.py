@@ -56,6 +56,16 @@ def split(name: str, remat: Remat) -> tuple[LayerCase, SplitLayer]:
     return case, split_layer(case.layer, case.params, case.x, context=case.context, remat=remat)
 
 
+@cache
+def forward(name: str, remat: Remat) -> Callable[..., tuple[jax.Array, list[jax.Array]]]:
+    return jax.jit(split(name, remat)[1].forward)
+
+
+@cache
+def backward(name: str, remat: Remat) -> Callable[..., tuple]:
+    return jax.jit(split(name, remat)[1].backward)
+
+
 def whole_backward(case: LayerCase, dy: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
     """y, dx and the gradients of the parameters, by JAX alone."""
     y, pullback = jax.vjp(lambda x, params: case.layer(params, x, *case.context), case.x, case.params)
@@ -69,20 +79,11 @@ def whole_backward(case: LayerCase, dy: jax.Array) -> tuple[jax.Array, jax.Array
 @pytest.mark.parametrize("name", CASES)
 def test_b_and_w_are_the_backward_pass(name: str, remat: Remat) -> None:
     """To 1e-6 of the largest value: the same products, but sums of dx over q, k and v in another order."""
-    case, layer = split(name, remat)
+    case = CASES[name]()
     dy = normal(*case.x.shape)
-
-    @jax.jit
-    def forward(params: Tree, x: jax.Array, context: tuple) -> tuple[jax.Array, list[jax.Array]]:
-        return layer.forward(params, x, context)
-
-    @jax.jit
-    def backward(params: Tree, residuals: list[jax.Array], dy: jax.Array, context: tuple) -> tuple:
-        return layer.backward(params, residuals, dy, context)
-
     # F, B and W in programs of their own: only what is handed over here goes from one to the next
-    y, residuals = forward(case.params, case.x, case.context)
-    dx, small, weight_inputs = backward(case.params, residuals, dy, case.context)
+    y, residuals = forward(name, remat)(case.params, case.x, case.context)
+    dx, small, weight_inputs = backward(name, remat)(case.params, residuals, dy, case.context)
     got = {
         "y": y,
         "dx": dx,
@@ -160,16 +161,16 @@ def test_no_parameter_is_among_the_residuals(name: str, remat: Remat) -> None:
     case, layer = split(name, remat)
     known = {leaf.shape for leaf in jax.tree.leaves((case.params, case.context[0]))}
     assert not known & {leaf.shape for leaf in layer.residuals}
-    first = layer.forward(case.params, case.x, case.context)[1]
-    other_x = layer.forward(case.params, case.x[::-1, ::-1], case.context)[1]
+    first = forward(name, remat)(case.params, case.x, case.context)[1]
+    other_x = forward(name, remat)(case.params, case.x[::-1, ::-1], case.context)[1]
     for before, after in zip(first, other_x, strict=True):
         assert before.dtype == bool or not np.array_equal(before, after), before.shape
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_full_leaves_the_input_of_the_layer_and_nothing_else(name: str) -> None:
-    case, layer = split(name, "full")
-    (residual,) = layer.forward(case.params, case.x, case.context)[1]
+    case = CASES[name]()
+    (residual,) = forward(name, "full")(case.params, case.x, case.context)[1]
     np.testing.assert_array_equal(residual, case.x)
 
 
@@ -192,10 +193,11 @@ def test_policies_store_less_the_more_they_recompute(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_no_value_is_stored_twice(name: str, remat: Remat) -> None:
     """Neither among the residuals, nor among what B leaves for W: q, k and v share one input."""
-    case, layer = split(name, remat)
-    residuals = layer.forward(case.params, case.x, case.context)[1]
+    case = CASES[name]()
+    residuals = forward(name, remat)(case.params, case.x, case.context)[1]
     assert len({np.asarray(leaf).tobytes() for leaf in residuals}) == len(residuals)
-    weight_inputs = layer.backward(case.params, residuals, normal(*case.x.shape), case.context)[2]
+    dy = normal(*case.x.shape)
+    weight_inputs = backward(name, remat)(case.params, residuals, dy, case.context)[2]
     leaves = jax.tree.leaves(weight_inputs)
     assert len({np.asarray(leaf).tobytes() for leaf in leaves}) == len(leaves)
     for group, kernels in case.params["kernels"].items():
@@ -213,12 +215,16 @@ def test_bf16_layers_leave_bf16_and_give_fp32_kernel_gradients() -> None:
     kernels = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), case.params["kernels"])
     params, x = dict(case.params, kernels=kernels), case.x.astype(jnp.bfloat16)
     layer = split_layer(case.layer, params, x, context=case.context, remat="selective")
-    y, residuals = layer.forward(params, x, case.context)
-    dx, small, weight_inputs = layer.backward(params, residuals, y, case.context)
+
+    def run(params: Tree, x: jax.Array, context: tuple) -> tuple:
+        y, residuals = layer.forward(params, x, context)
+        return y, residuals, *layer.backward(params, residuals, y, context)
+
+    y, residuals, dx, small, weight_inputs = jax.eval_shape(run, params, x, case.context)
     assert {leaf.dtype.name for leaf in jax.tree.leaves((y, dx, residuals, weight_inputs))} == {"bfloat16"}
-    assert {leaf.dtype.name for leaf in jax.tree.leaves((small, weight_gradients(weight_inputs)))} == {
-        "float32"
-    }
+    assert {
+        leaf.dtype.name for leaf in jax.tree.leaves((small, jax.eval_shape(weight_gradients, weight_inputs)))
+    } == {"float32"}
 
 
 # Layers that cannot be split

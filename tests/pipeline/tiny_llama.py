@@ -34,7 +34,7 @@ CONTRACT = llama_contract(make_config(), "einsum")
 @cache
 def make_params(num_layers: int = NUM_LAYERS, *, tied: bool = False) -> Tree:
     """Canonical parameters; norm scales differ from 1, which would hide a scale that is left out."""
-    params = init_llama(make_config(tied=tied, num_layers=num_layers), seed=0)
+    params = init_llama(make_config(tied=tied, num_layers=num_layers), 0)
     rng = np.random.default_rng(0)
 
     def shake(leaf: jax.Array) -> jax.Array:
