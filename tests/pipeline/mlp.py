@@ -19,14 +19,16 @@ def layer(params: Tree, x: jax.Array, constants: Tree, extras: Tree) -> jax.Arra
 
 
 def final(params: Tree, y: jax.Array) -> jax.Array:
-    return jnp.tanh(y) * params["scale"].reshape((1,) * (y.ndim - 1) + (-1,))
+    """No tanh: where it saturates, its gradient loses the digits that the tests compare."""
+    scale = params["scale"].reshape((1,) * (y.ndim - 1) + (-1,))
+    return y * jax.lax.rsqrt(1 + jnp.mean(y * y, axis=-1, keepdims=True)) * scale
 
 
 CONTRACT = StageContract(layer, final)
 
 
 def make_params(num_layers: int, *, tied: bool = False, vocab_size: int = VOCAB_SIZE, seed: int = 0) -> Tree:
-    """Weights so small that fp32 is within 1e-6 of float64; seven layers of 0.3 would be off by 1e-5."""
+    """Weights so small that fp32 is within 1e-6 of float64 after nine layers; with 0.3 it is off by 5e-6."""
     rng = np.random.default_rng(seed)
 
     def normal(*shape: int) -> jax.Array:
