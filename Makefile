@@ -24,7 +24,7 @@ train: setup ## Pre-train the tiny Llama on four emulated devices (ARGS='--train
 	$(BIN)/python train.py configs/tiny.yaml $(ARGS)
 
 test: setup ## All tests that need no GPU (ARGS='-k zb_h1')
-	$(BIN)/python -m pytest -m 'not gpu' $(ARGS)
+	$(BIN)/python -m pytest -m 'not gpu' -n 2 --dist worksteal $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Is the executor right on this device? Held against the same functions on CPU, in fp32."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -46,13 +46,15 @@ MODEL = LlamaConfig(
 )
 SEQUENCE_LENGTH = 128
 
-RUNS: tuple[tuple[str, bool, Remat], ...] = (
+Run = tuple[str, bool, Remat]
+"""Schedule, ``fuse_backward``, remat."""
+
+RUNS: tuple[Run, ...] = (
     ("gpipe", True, "full"),
     ("1f1b", True, "none"),
     ("1f1b", False, "selective"),
     ("zb_h1", False, "full"),
 )
-"""Schedule, ``fuse_backward``, remat."""
 
 
 def check_attention(platform: str) -> Iterator[dict[str, Any]]:
@@ -83,7 +85,7 @@ def check_attention(platform: str) -> Iterator[dict[str, Any]]:
         )
 
 
-def check_executor(platform: str) -> Iterator[dict[str, Any]]:
+def check_executor(platform: str, runs: Sequence[Run] = RUNS) -> Iterator[dict[str, Any]]:
     """Loss and gradients of each run, in fp32 and in bf16, against the un-pipelined ones on CPU in fp32."""
     with jax.default_device(jax.devices("cpu")[0]):
         batch = _batch()
@@ -91,7 +93,7 @@ def check_executor(platform: str) -> Iterator[dict[str, Any]]:
         reference = jax.jit(reference_loss_and_gradients, static_argnums=0)(
             llama_contract(MODEL, "einsum"), params, batch, llama_constants(MODEL, SEQUENCE_LENGTH)
         )
-    for schedule, fuse, remat in RUNS:
+    for schedule, fuse, remat in runs:
         for dtype in (jnp.float32, jnp.bfloat16):
             attention = attention_for(platform, dtype)
             precision = "highest" if dtype == jnp.float32 else None

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu_check import run_parts
+from benchmarks.gpu_numerics import RUNS, check_attention, check_executor
 from benchmarks.gpu_speed import WORKLOADS, model_flops_per_token
 
 ROOT = Path(__file__).parents[2]
@@ -34,19 +36,13 @@ def test_model_flops_of_the_large_workload_are_those_of_the_formula() -> None:
 
 
 @pytest.mark.slow
-def test_its_parts_hold_on_cpu() -> None:
-    run = gpu_check(
-        "--platform", "cpu", "--size", "tiny", "--rounds", "1", "--parts", "attention", "numerics"
-    )
-    rows = [json.loads(line) for line in run.stdout.splitlines()]
-    assert run.returncode == 0, run.stderr
-    assert {row["part"] for row in rows} == {"attention", "numerics"}
-    assert all(row["ok"] and row["error"] <= row["tolerance"] for row in rows)
+def test_its_checks_hold_on_cpu() -> None:
+    rows = [*check_attention("cpu"), *check_executor("cpu", RUNS[-1:])]
+    assert [row["dtype"] for row in rows] == ["bfloat16", "float32", "bfloat16"]
+    assert all(row["ok"] and 0 < row["error"] <= row["tolerance"] for row in rows)
 
 
 def test_a_part_that_fails_is_told_and_the_others_still_run(capsys: pytest.CaptureFixture[str]) -> None:
-    from benchmarks.gpu_check import run_parts
-
     def broken():
         yield {"ok": True}
         raise RuntimeError("out of memory")
