@@ -16,7 +16,8 @@ identity finds them, and no weight is ever stored. ``jax.checkpoint`` chooses wh
     selective   the outputs of ``dense``: attention, norms and elementwise work are done again
     full        the layer's input
 
-This is the one file that leans on how JAX builds its VJP; tests run it on the oldest and newest release.
+This is the one file that leans on how JAX builds its VJP; `make test-oldest` runs its tests on the oldest
+release that we state, and the Makefile says how to run them on the newest.
 """
 
 import functools
