@@ -56,7 +56,7 @@ def open_progress(console: Console, num_steps: int, *, start_step: int = 0) -> I
         TextColumn("{task.description}", markup=False),
     )
     with Progress(*columns, console=console, expand=True, auto_refresh=False) as progress:
-        task = progress.add_task("compiling", total=num_steps, completed=start_step)
+        task = progress.add_task("starting", total=num_steps, completed=start_step)
         progress.refresh()
         yield ProgressLine(console, num_steps, (progress, task))
 
