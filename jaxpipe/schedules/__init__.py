@@ -4,7 +4,7 @@ from jaxpipe.schedules.actions import Action, Kind, parse_action
 from jaxpipe.schedules.activations import held_over_time, peak_held
 from jaxpipe.schedules.costs import Costs
 from jaxpipe.schedules.generators import GENERATORS, build, find_faults, forward_only
-from jaxpipe.schedules.placement import Placement, looped
+from jaxpipe.schedules.placement import Placement, looped, mirrored, v_shaped
 from jaxpipe.schedules.render import as_dict, order_grid, time_grid
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Cause, Idle, Simulation, simulate
@@ -29,11 +29,13 @@ __all__ = [
     "fuse_backward",
     "held_over_time",
     "looped",
+    "mirrored",
     "order_grid",
     "parse_action",
     "peak_held",
     "simulate",
     "split_backward",
     "time_grid",
+    "v_shaped",
     "validate",
 ]

@@ -50,3 +50,22 @@ def looped(num_ranks: int, num_chunks: int = 1) -> Placement:
         (tuple(stage % num_ranks for stage in stages),),
         (tuple(stage // num_ranks for stage in stages),),
     )
+
+
+def v_shaped(num_ranks: int) -> Placement:
+    """Stages go up the ranks and come back, so that both ends lie on rank 0 (Qi et al. 2024, section 6)."""
+    ranks = (*range(num_ranks), *reversed(range(num_ranks)))
+    return Placement(num_ranks, (ranks,), ((0,) * num_ranks + (1,) * num_ranks,))
+
+
+def mirrored(num_ranks: int, num_pipes: int = 2) -> Placement:
+    """Pipes in both directions: even ones go up the ranks, odd ones down (Li and Hoefler 2021, section 3.1).
+
+    With more than two, each further pair begins ``2 num_ranks / num_pipes`` ranks farther round the ring.
+    """
+    stage_ranks = []
+    for pipe in range(num_pipes):
+        first = pipe // 2 * (2 * num_ranks // num_pipes)
+        up = tuple((first + stage) % num_ranks for stage in range(num_ranks))
+        stage_ranks.append(up[::-1] if pipe % 2 else up)
+    return Placement(num_ranks, tuple(stage_ranks), ((0,) * num_ranks,) * num_pipes)

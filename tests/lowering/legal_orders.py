@@ -4,20 +4,8 @@ import random
 
 from hypothesis import strategies as st
 
-from jaxpipe.schedules import Action, Kind, Placement, Schedule, looped
+from jaxpipe.schedules import Action, Kind, Placement, Schedule, looped, mirrored, v_shaped
 from jaxpipe.schedules.dependencies import inputs, result
-
-
-def v_shaped(num_ranks: int) -> Placement:
-    """Stages go up the ranks and come back: both ends of the pipe on rank 0."""
-    ranks = (*range(num_ranks), *reversed(range(num_ranks)))
-    return Placement(num_ranks, (ranks,), ((0,) * num_ranks + (1,) * num_ranks,))
-
-
-def mirrored(num_ranks: int) -> Placement:
-    """Two pipes in opposite directions."""
-    ranks = tuple(range(num_ranks))
-    return Placement(num_ranks, (ranks, ranks[::-1]), ((0,) * num_ranks,) * 2)
 
 
 def random_order(placement: Placement, num_microbatches: int, seed: int) -> Schedule:

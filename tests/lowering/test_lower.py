@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from legal_orders import mirrored, schedules, v_shaped
+from legal_orders import schedules
 
 from jaxpipe.lowering import TickTable, lower, replay
 from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, NONE, WEIGHT
@@ -21,9 +21,11 @@ from jaxpipe.schedules import (
     forward_only,
     fuse_backward,
     looped,
+    mirrored,
     parse_action,
     peak_held,
     split_backward,
+    v_shaped,
 )
 from jaxpipe.schedules.dependencies import result
 

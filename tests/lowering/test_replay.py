@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from legal_orders import mirrored, random_order, v_shaped
+from legal_orders import random_order
 
 from jaxpipe.lowering import TickTable, lower, replay
 from jaxpipe.lowering.table import NONE
-from jaxpipe.schedules import Schedule, build, forward_only, looped
+from jaxpipe.schedules import Schedule, build, forward_only, looped, mirrored, v_shaped
 
 CASES = {
     "1f1b": (build("1f1b", num_ranks=2, num_microbatches=3), 1, True),

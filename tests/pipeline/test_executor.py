@@ -44,7 +44,7 @@ from jaxpipe.pipeline import (
     to_stage_layout,
 )
 from jaxpipe.pipeline.split_vjp import Remat
-from jaxpipe.schedules import GENERATORS, Placement, build, forward_only, looped
+from jaxpipe.schedules import GENERATORS, Placement, build, forward_only, looped, mirrored, v_shaped
 from jaxpipe.training.reference import reference_loss, reference_loss_and_gradients
 
 TOLERANCE = 1e-5
@@ -234,7 +234,6 @@ def test_the_vocabulary_need_not_divide_by_the_ranks(vocab_size: int, tied: bool
     assert_equals_plain(step(params, batch), params, batch)
 
 
-V_SHAPED = legal_orders.v_shaped
 LEGAL_ORDERS = [
     (looped(4), 6, 0),
     (looped(3), 5, 1),
@@ -242,8 +241,8 @@ LEGAL_ORDERS = [
     (looped(4, 2), 5, 3),
     (looped(2, 2), 4, 4),
     (looped(1, 3), 3, 5),
-    (V_SHAPED(4), 5, 6),
-    (V_SHAPED(2), 3, 7),
+    (v_shaped(4), 5, 6),
+    (v_shaped(2), 3, 7),
 ]
 
 
@@ -270,8 +269,8 @@ def test_programs_whose_parts_do_not_fit_are_refused() -> None:
     params = mlp.make_params(4)
     table = lower(build("1f1b", num_ranks=4, num_microbatches=2))
     program = make_program(mlp.CONTRACT, table, params)
-    other_layout = replace(program.layout, placement=V_SHAPED(2))
-    two_pipes = lower(legal_orders.random_order(legal_orders.mirrored(4), 2, seed=0))
+    other_layout = replace(program.layout, placement=v_shaped(2))
+    two_pipes = lower(legal_orders.random_order(mirrored(4), 2, seed=0))
     for broken, reason in (
         (program._replace(layout=other_layout), "place the stages differently"),
         (program._replace(mesh=make_mesh(dp=2, pp=2)), "another number of ranks"),
@@ -459,7 +458,7 @@ def test_no_dtype_is_promoted_by_chance(dtype: jnp.dtype, remat: Remat) -> None:
 
 @pytest.mark.parametrize(
     ("placement", "num_microbatches", "dp", "transfer_ticks"),
-    [(looped(1), 2, 1, 1), (looped(4), 3, 2, 2), (looped(2, 2), 5, 1, 1), (V_SHAPED(2), 2, 1, 2)],
+    [(looped(1), 2, 1, 1), (looped(4), 3, 2, 2), (looped(2, 2), 5, 1, 1), (v_shaped(2), 2, 1, 2)],
     ids=["one-rank", "four-ranks", "two-chunks", "v-shaped"],
 )
 def test_evaluation_has_the_loss_of_the_reference(

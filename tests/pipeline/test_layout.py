@@ -7,12 +7,11 @@ import jax.numpy as jnp
 import mlp
 import numpy as np
 import pytest
-from legal_orders import v_shaped
 from programs import assert_same_bits, make_mesh
 
 from jaxpipe.pipeline import Layout, balanced_layers, to_canonical_layout, to_stage_layout
 from jaxpipe.pipeline.layout import stage_shardings
-from jaxpipe.schedules import Placement, looped
+from jaxpipe.schedules import Placement, looped, v_shaped
 
 PLACEMENTS = [
     (looped(1), (3,)),
