@@ -66,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("schedule", help=f"one of {', '.join(GENERATORS)}")
     show.add_argument("--ranks", metavar="P", help="number of ranks")
     show.add_argument("--microbatches", metavar="M", help="number of microbatches in a step")
-    show.add_argument("--chunks", metavar="V", default="1", help="stages per rank (default 1)")
+    show.add_argument(
+        "--chunks", metavar="V", help="stages per rank (default: as many as the schedule needs)"
+    )
     show.add_argument(
         "--cost", metavar="KIND=SECONDS", action="append", default=[], help="of F, B or W (default 1 each)"
     )
@@ -88,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _list(arguments: argparse.Namespace) -> int:
     for name, generator in GENERATORS.items():
-        print(f"{name:8} {(generator.__doc__ or '').splitlines()[0]}")
+        print(f"{name:15} {generator.summary}")
     return 0
 
 
@@ -129,7 +131,9 @@ def _read_request(arguments: argparse.Namespace) -> Request | list[str]:
     num_microbatches = _number(
         arguments.microbatches, int, option="--microbatches", faults=faults, fallback=1
     )
-    num_chunks = _number(arguments.chunks, int, option="--chunks", faults=faults, fallback=1)
+    num_chunks = None
+    if arguments.chunks is not None:
+        num_chunks = _number(arguments.chunks, int, option="--chunks", faults=faults, fallback=1)
     transfer = _number(arguments.transfer, float, option="--transfer", faults=faults, fallback=0.0)
     transfer_ticks = 1
     if arguments.transfer_ticks is not None:

@@ -3,7 +3,8 @@
 from jaxpipe.schedules.actions import Action, Kind, parse_action
 from jaxpipe.schedules.activations import held_over_time, peak_held
 from jaxpipe.schedules.costs import Costs
-from jaxpipe.schedules.generators import GENERATORS, build, find_faults, forward_only
+from jaxpipe.schedules.generators.catalog import GENERATORS, Generator, build, default_schedule, find_faults
+from jaxpipe.schedules.generators.evaluation import forward_only
 from jaxpipe.schedules.placement import Placement, looped, mirrored, v_shaped
 from jaxpipe.schedules.render import as_dict, order_grid, time_grid
 from jaxpipe.schedules.schedule import Schedule
@@ -16,6 +17,7 @@ __all__ = [
     "Action",
     "Cause",
     "Costs",
+    "Generator",
     "Idle",
     "Kind",
     "Placement",
@@ -24,6 +26,7 @@ __all__ = [
     "as_dict",
     "assign_ticks",
     "build",
+    "default_schedule",
     "find_faults",
     "forward_only",
     "fuse_backward",

@@ -52,3 +52,7 @@ def _as_tuple(value: float | tuple[float, ...]) -> tuple[float, ...]:
 
 def _at_stage(value: float | tuple[float, ...], stage: int) -> float:
     return value[stage] if isinstance(value, tuple) else value
+
+
+UNIT_COSTS = Costs()
+"""1 for each of F, B and W, as published figures suppose."""

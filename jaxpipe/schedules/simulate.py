@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.activations import peak_held
-from jaxpipe.schedules.costs import MOST, Costs, cost_of, find_cost_faults
+from jaxpipe.schedules.costs import MOST, UNIT_COSTS, Costs, cost_of, find_cost_faults
 from jaxpipe.schedules.dependencies import inputs, ready_order, result
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.ticks import assign_ticks
@@ -77,9 +77,6 @@ class Simulation:
     @property
     def bubble_fraction(self) -> float:
         return self.bubble / self.makespan
-
-
-UNIT_COSTS = Costs()
 
 
 def simulate(

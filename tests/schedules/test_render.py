@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from jaxpipe.schedules import GENERATORS, Costs, as_dict, build, looped, order_grid, simulate, time_grid
-from jaxpipe.schedules.generators import forward_only
+from jaxpipe.schedules import forward_only
 from jaxpipe.schedules.schedule import Schedule
 
 

@@ -1,0 +1,174 @@
+"""Schedules on the V: rank r of p has stage r as chunk 0 and stage 2p-1-r as chunk 1.
+
+The last stage follows the first on rank 0, so that no rank waits long for its first backward, and all ranks
+hold the same. F, B, W are the costs of one of these half-size stages, and "holds" counts their activations.
+
+Orders are written as texts, ``F0 B1 W1``: kind and chunk; the microbatch is the next of its kind and chunk. A W
+without chunk is the oldest that is due.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+
+from jaxpipe.schedules.actions import Action, Kind
+from jaxpipe.schedules.generators.squeeze import squeeze
+from jaxpipe.schedules.placement import v_shaped
+from jaxpipe.schedules.schedule import Schedule
+from jaxpipe.schedules.simulate import simulate
+
+
+def zb_v(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Zero bubble with the memory of 1f1b (Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 6).
+
+    With F = B = W and m >= 2p-1 no rank is idle between its first action and its last, and (p-1)F is left at
+    the ends. Holds 2p. With fewer microbatches W wait for the end, which the published code does only in part.
+    """
+    p, m = num_ranks, num_microbatches
+    if m < 2 * p - 1:
+        return _squeezed("zb_v", p, m, blocks=[_half_block(p)], limit=2 * p)
+
+    def order(rank: int) -> str:
+        steady = m - 2 * p + rank + 1
+        return (
+            "F0 " * (2 * (p - rank) - 1)
+            + "F1 F0 " * rank
+            + "F1 B1 W1 " * (p - rank)
+            + "F0 B0 W0 F1 B1 W1 " * steady
+            + "B0 W0 F1 B1 W1 " * (p - 1 - rank)
+            + "B0 B1 " * rank
+            + "B0 W0 " * (p - rank)
+        )
+
+    return _from_texts("zb_v", order, p, m)
+
+
+def v_half(num_ranks: int, num_microbatches: int) -> Schedule:
+    """Half the memory of 1f1b (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 3.2).
+
+    Holds 2((p+2)//2). Bubble with F = B = W: 3p-7 for even p >= 4, 3p-4 for odd p >= 3, 1 for p = 2; never more
+    than published, and less with few microbatches (p = m = 4: 5 for 10).
+    """
+    p = num_ranks
+    return _squeezed("v_half", p, num_microbatches, blocks=[_half_block(p)], limit=2 * ((p + 2) // 2))
+
+
+def v_min(num_ranks: int, num_microbatches: int) -> Schedule:
+    """A third of the memory of 1f1b (Qi et al. 2024, "Controllable Memory", section 3.2).
+
+    Holds 2((p+4)//3). Bubble with F = B = W: at most 4p-5, or 4p-3 where 3 divides p; where another building
+    block fits the same memory, less (p = 2: 1 for 3).
+    """
+    p = num_ranks
+    return _squeezed(
+        "v_min", p, num_microbatches, blocks=[_min_block(p), _half_block(p)], limit=2 * ((p + 4) // 3)
+    )
+
+
+def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
+    """DualPipe cut in half (DeepSeek-AI 2025, "DualPipe", the README's DualPipeV): one copy of the weights.
+
+    Eight phases, in the steady one F of one chunk beside the backward of the other, so that communication inside
+    layers can hide. Bubble (p-1)(F&B + BW - 3W) with F&B an atomic pair, p-1 with F = B = W where the pair runs as
+    two actions. Holds 2p+1. The rule wants m >= 2p: for fewer, those of 2p without the microbatches that there
+    are not.
+    """
+    p, m = num_ranks, max(num_microbatches, 2 * num_ranks)
+
+    def order(rank: int) -> str:
+        before, after = p - rank - 1, rank + 1
+        return (
+            "F0 " * (2 * before)
+            + "F0 F1 " * after
+            + "B1 W1 F1 " * before
+            + "F0 B1 W1 F1 B0 W0 " * (m - 2 * p + after)
+            + "B1 W1 F1 B0 W0 " * before
+            + "B1 W1 B0 W0 " * (after // 2)
+            + "B1 W1 B0 " * (after % 2)
+            + "B1 B0 " * (after // 2)
+            + "W B0 " * before
+        )
+
+    return _from_texts("dualpipe_v", order, p, num_microbatches)
+
+
+def _from_texts(name: str, order: Callable[[int], str], num_ranks: int, num_microbatches: int) -> Schedule:
+    """What is due to W at the end need not be written; microbatches that there are not are left out."""
+    orders = []
+    for rank in range(num_ranks):
+        actions = _read(order(rank), stages=(rank, 2 * num_ranks - 1 - rank))
+        orders.append(tuple(action for action in actions if action.microbatch < num_microbatches))
+    return Schedule(name, v_shaped(num_ranks), num_microbatches, tuple(orders))
+
+
+def _read(text: str, *, stages: tuple[int, int]) -> Iterator[Action]:
+    count: Counter[tuple[Kind, int]] = Counter()
+    due: deque[Action] = deque()
+    for word in text.split():
+        if word == "W":
+            yield due.popleft()
+            continue
+        kind, stage = Kind(word[0]), stages[int(word[1])]
+        action = Action(kind, stage, count[kind, stage])
+        count[kind, stage] += 1
+        if kind is Kind.B:
+            due.append(Action(Kind.W, stage, action.microbatch))
+        if kind is Kind.W:
+            action = next(waiting for waiting in due if waiting.stage == stage)
+            due.remove(action)
+        yield action
+    yield from due
+
+
+# Building blocks: the times of F0, F1, B1, B0 of microbatch 0, rank by rank; microbatch k comes 6k later.
+Block = list[tuple[int, int, int, int]]
+
+
+def _half_block(num_ranks: int) -> Block:
+    """F go up the ranks at one a unit of time and come back at one in two; so do B."""
+    return _block(num_ranks, hops=(1, 2, 1, 2), turns=(1, 1 if num_ranks % 2 else 4, 2))
+
+
+def _min_block(num_ranks: int) -> Block:
+    """The shortest way there is; two units later at the turn where times would meet modulo 6."""
+    return _block(num_ranks, hops=(1, 1, 1, 1), turns=(1, 1 if num_ranks % 3 else 3, 1))
+
+
+def _block(num_ranks: int, *, hops: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Block:
+    """``hops``: units of time from rank to rank for F0, F1, B1, B0; ``turns``: from each of these to the next."""
+    last = num_ranks - 1
+    f1 = hops[0] * last + turns[0]
+    b1 = f1 + hops[1] * last + turns[1]
+    b0 = b1 + hops[2] * last + turns[2]
+    return [
+        (hops[0] * r, f1 + hops[1] * (last - r), b1 + hops[2] * r, b0 + hops[3] * (last - r))
+        for r in range(num_ranks)
+    ]
+
+
+def _squeezed(
+    name: str, num_ranks: int, num_microbatches: int, *, blocks: list[Block], limit: int
+) -> Schedule:
+    """The shortest of the blocks' repetitions, squeezed, that no rank needs more than ``limit`` for."""
+    found = []
+    for block in blocks:
+        repeated = _repeat(name, block, num_microbatches)
+        for overtake in (True, False):
+            squeezed = squeeze(repeated, limits=[limit] * num_ranks, overtake=overtake)
+            if squeezed:
+                found.append(squeezed)
+    return min(found, key=lambda schedule: simulate(schedule).makespan)
+
+
+def _repeat(name: str, block: Block, num_microbatches: int) -> Schedule:
+    num_ranks = len(block)
+    orders = []
+    for rank, times in enumerate(block):
+        one_way, back = rank, 2 * num_ranks - 1 - rank
+        of_first = zip(times, (Kind.F, Kind.F, Kind.B, Kind.B), (one_way, back, back, one_way), strict=True)
+        timed = [
+            (time + 6 * microbatch, Action(kind, stage, microbatch))
+            for time, kind, stage in of_first
+            for microbatch in range(num_microbatches)
+        ]
+        orders.append(tuple(action for _, action in sorted(timed, key=lambda pair: pair[0])))
+    return Schedule(name, v_shaped(num_ranks), num_microbatches, tuple(orders))
