@@ -10,6 +10,12 @@ from types import MappingProxyType
 
 from jaxpipe.schedules.generators.looped import interleaved, interleaved_zb, looped_bfs
 from jaxpipe.schedules.generators.one_stage import gpipe, one_f_one_b, zb_h1, zb_h2
+from jaxpipe.schedules.generators.two_pipes import (
+    chimera,
+    dualpipe,
+    find_chimera_faults,
+    find_dualpipe_faults,
+)
 from jaxpipe.schedules.generators.v_shaped import dualpipe_v, v_half, v_min, zb_v
 from jaxpipe.schedules.schedule import Schedule
 
@@ -58,6 +64,8 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType(
         "v_half": Generator(v_half, num_chunks=(2, 2), default_chunks=2),
         "v_min": Generator(v_min, num_chunks=(2, 2), default_chunks=2),
         "dualpipe_v": Generator(dualpipe_v, num_chunks=(2, 2), default_chunks=2),
+        "dualpipe": Generator(dualpipe, find_faults=find_dualpipe_faults),
+        "chimera": Generator(chimera, find_faults=find_chimera_faults, options={"num_pipes": (2, None)}),
     }
 )
 """The schedules that ``build`` knows, by name."""
@@ -104,7 +112,7 @@ def find_faults(
         hint = f"did you mean {close[0]!r}? " if close else ""
         return [f"schedule {name!r} does not exist; {hint}there are {', '.join(GENERATORS)}", *too_small]
     generator = GENERATORS[name]
-    faults = too_small + [*_find_wrong_options(name, options)]
+    faults = [*too_small, *_find_wrong_options(name, options)]
     if num_chunks is None:
         num_chunks = generator.default_chunks
     elif num_chunks >= 1:

@@ -53,7 +53,7 @@ def interleaved_zb(num_ranks: int, num_microbatches: int, *, num_chunks: int) ->
 def looped_bfs(num_ranks: int, num_microbatches: int, *, num_chunks: int) -> Schedule:
     """gpipe over chunks, breadth first (Lamy-Poirier 2023, "Breadth-First Pipeline Parallelism", section 4).
 
-    All m microbatches go through chunk 0, then all through chunk 1; the backward takes the chunks from the last.
+    All m microbatches go through chunk 0, then all through chunk 1; the backward takes the last chunk first.
     Bubble as interleaved, but every rank holds v m.
     """
 

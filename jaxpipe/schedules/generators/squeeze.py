@@ -1,9 +1,10 @@
 """From a rough order to a dense one: ranks do not wait while they have something else to do.
 
-``squeeze`` times an order, and changes it where a rank would be idle: there the rank takes the first of its later
-actions that is ready, as long as it never holds more than its limit. W run where nothing else can, or where
-memory is needed. This is how controllable-memory schedules fill warm-up and drain, where the repeated pattern of
-their building block leaves holes (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 3).
+``squeeze`` times an order, and changes it where a rank would be idle: there the rank takes the first of its
+later actions that is ready, as long as it never holds more than its limit. W run where nothing else can, or
+where memory is needed. So controllable-memory schedules fill warm-up and drain, where the repeated pattern of
+their building block leaves holes (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section
+3).
 
 Microbatches of one stage and kind keep their order, so gradients are summed as before.
 """
@@ -88,7 +89,7 @@ def squeeze(
 def _choose(state: _Rank, *, limit: int, overtake: bool, is_ready: Callable[[Action], bool]) -> Action | None:
     """What the rank does now, if anything."""
     held = peak = state.held - len(state.owed)
-    seen = set()
+    seen: set[tuple[Kind, int, int]] = set()
     for index, action in enumerate(state.later):
         queue = action.kind, action.stage, action.pipe
         if queue not in seen and is_ready(action):

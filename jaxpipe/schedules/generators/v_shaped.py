@@ -2,15 +2,13 @@
 
 The last stage follows the first on rank 0, so that no rank waits long for its first backward, and all ranks
 hold the same. F, B, W are the costs of one of these half-size stages, and "holds" counts their activations.
-
-Orders are written as texts, ``F0 B1 W1``: kind and chunk; the microbatch is the next of its kind and chunk. A W
-without chunk is the oldest that is due.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
 from jaxpipe.schedules.actions import Action, Kind
+from jaxpipe.schedules.generators.phrases import dualpipe_phases, read_phrases
 from jaxpipe.schedules.generators.squeeze import squeeze
 from jaxpipe.schedules.placement import v_shaped
 from jaxpipe.schedules.schedule import Schedule
@@ -21,7 +19,8 @@ def zb_v(num_ranks: int, num_microbatches: int) -> Schedule:
     """Zero bubble with the memory of 1f1b (Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 6).
 
     With F = B = W and m >= 2p-1 no rank is idle between its first action and its last, and (p-1)F is left at
-    the ends. Holds 2p. With fewer microbatches W wait for the end, which the published code does only in part.
+    the ends. Holds 2p. With fewer microbatches W wait, which not all published code does (torch: 6 for 3 at
+    p = m = 4); the bubble is (p-1)F from m = p on.
     """
     p, m = num_ranks, num_microbatches
     if m < 2 * p - 1:
@@ -45,8 +44,8 @@ def zb_v(num_ranks: int, num_microbatches: int) -> Schedule:
 def v_half(num_ranks: int, num_microbatches: int) -> Schedule:
     """Half the memory of 1f1b (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 3.2).
 
-    Holds 2((p+2)//2). Bubble with F = B = W: 3p-7 for even p >= 4, 3p-4 for odd p >= 3, 1 for p = 2; never more
-    than published, and less with few microbatches (p = m = 4: 5 for 10).
+    Holds 2((p+2)//2). Bubble with F = B = W and m > p/2+1: 3p-7 for even p >= 4, 3p-4 for odd p >= 3, 1 for
+    p = 2; never more than published, and less with few microbatches (p = m = 4: 5 for 10).
     """
     p = num_ranks
     return _squeezed("v_half", p, num_microbatches, blocks=[_half_block(p)], limit=2 * ((p + 2) // 2))
@@ -67,56 +66,23 @@ def v_min(num_ranks: int, num_microbatches: int) -> Schedule:
 def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
     """DualPipe cut in half (DeepSeek-AI 2025, "DualPipe", the README's DualPipeV): one copy of the weights.
 
-    Eight phases, in the steady one F of one chunk beside the backward of the other, so that communication inside
-    layers can hide. Bubble (p-1)(F&B + BW - 3W) with F&B an atomic pair, p-1 with F = B = W where the pair runs as
-    two actions. Holds 2p+1. The rule wants m >= 2p: for fewer, those of 2p without the microbatches that there
+    F of one chunk stands beside the backward of the other, so that communication inside layers can hide.
+    Bubble (p-1)(F&B + BW - 3W) with F&B an atomic pair; p-1 with F = B = W where the pair runs as two
+    actions. Holds 2p+1. The rule wants m >= 2p: for fewer, those of 2p without the microbatches that there
     are not.
     """
-    p, m = num_ranks, max(num_microbatches, 2 * num_ranks)
-
-    def order(rank: int) -> str:
-        before, after = p - rank - 1, rank + 1
-        return (
-            "F0 " * (2 * before)
-            + "F0 F1 " * after
-            + "B1 W1 F1 " * before
-            + "F0 B1 W1 F1 B0 W0 " * (m - 2 * p + after)
-            + "B1 W1 F1 B0 W0 " * before
-            + "B1 W1 B0 W0 " * (after // 2)
-            + "B1 W1 B0 " * (after % 2)
-            + "B1 B0 " * (after // 2)
-            + "W B0 " * before
-        )
-
-    return _from_texts("dualpipe_v", order, p, num_microbatches)
+    enough = max(num_microbatches, 2 * num_ranks)
+    return _from_texts("dualpipe_v", partial(dualpipe_phases, num_ranks, enough), num_ranks, num_microbatches)
 
 
 def _from_texts(name: str, order: Callable[[int], str], num_ranks: int, num_microbatches: int) -> Schedule:
-    """What is due to W at the end need not be written; microbatches that there are not are left out."""
+    """Microbatches that there are not are left out."""
     orders = []
     for rank in range(num_ranks):
-        actions = _read(order(rank), stages=(rank, 2 * num_ranks - 1 - rank))
+        places = [Action(Kind.F, stage, 0) for stage in (rank, 2 * num_ranks - 1 - rank)]
+        actions = read_phrases(order(rank), places=places)
         orders.append(tuple(action for action in actions if action.microbatch < num_microbatches))
     return Schedule(name, v_shaped(num_ranks), num_microbatches, tuple(orders))
-
-
-def _read(text: str, *, stages: tuple[int, int]) -> Iterator[Action]:
-    count: Counter[tuple[Kind, int]] = Counter()
-    due: deque[Action] = deque()
-    for word in text.split():
-        if word == "W":
-            yield due.popleft()
-            continue
-        kind, stage = Kind(word[0]), stages[int(word[1])]
-        action = Action(kind, stage, count[kind, stage])
-        count[kind, stage] += 1
-        if kind is Kind.B:
-            due.append(Action(Kind.W, stage, action.microbatch))
-        if kind is Kind.W:
-            action = next(waiting for waiting in due if waiting.stage == stage)
-            due.remove(action)
-        yield action
-    yield from due
 
 
 # Building blocks: the times of F0, F1, B1, B0 of microbatch 0, rank by rank; microbatch k comes 6k later.
@@ -134,7 +100,7 @@ def _min_block(num_ranks: int) -> Block:
 
 
 def _block(num_ranks: int, *, hops: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Block:
-    """``hops``: units of time from rank to rank for F0, F1, B1, B0; ``turns``: from each of these to the next."""
+    """``hops``: units of time from rank to rank for F0, F1, B1, B0; ``turns``: from each to the next."""
     last = num_ranks - 1
     f1 = hops[0] * last + turns[0]
     b1 = f1 + hops[1] * last + turns[1]
