@@ -7,7 +7,7 @@ for B. Residuals live from F to B, inputs of the weight gradient from B to W; BW
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def _inbox_lifetimes(
         if action.kind is Kind.F and action.stage == 0:
             written = Moment(tick, Phase.ENDS)
         elif action.kind is Kind.B and action.stage == placement.num_stages - 1:
-            written = Moment(done[replace(action, kind=Kind.F)] + 1, Phase.ENDS)
+            written = Moment(done[action._replace(kind=Kind.F)] + 1, Phase.ENDS)
         else:
             source = inputs(action, placement.num_stages)[-1]
             is_own = placement.rank(source.stage, source.pipe) == placement.rank(action.stage, action.pipe)
@@ -118,7 +118,7 @@ def _inbox_lifetimes(
 def _lifetimes_between(done: Mapping[Action, int], *, writer: Kind, reader: Kind) -> dict[Action, Lifetime]:
     """For each ``reader``, the life of what the ``writer`` of the same microbatch left for it."""
     return {
-        action: Lifetime(Moment(done[replace(action, kind=writer)], Phase.ACTION), Moment(tick, Phase.ACTION))
+        action: Lifetime(Moment(done[action._replace(kind=writer)], Phase.ACTION), Moment(tick, Phase.ACTION))
         for action, tick in done.items()
         if action.kind is reader
     }
@@ -153,9 +153,9 @@ def _rank_columns(
         columns.microbatch[at] = action.microbatch
         columns.inbox_read[at] = slots.inbox.find(result(action))
         if action.kind is not Kind.W:
-            columns.residual_slot[at] = slots.residuals.find(replace(action, kind=Kind.B))
+            columns.residual_slot[at] = slots.residuals.find(action._replace(kind=Kind.B))
         if action.kind is not Kind.F:
-            columns.weight_slot[at] = slots.weights.find(replace(action, kind=Kind.W))
+            columns.weight_slot[at] = slots.weights.find(action._replace(kind=Kind.W))
     for action, (written, _) in arrivals.items():
         if written.phase is Phase.ARRIVAL:
             source = inputs(action, placement.num_stages)[-1]
@@ -194,7 +194,7 @@ def _end_columns(
             columns.embed_slot[tick, action.pipe] = inbox.find(action)
         if action.kind is Kind.F and action.stage == placement.num_stages - 1:
             _use_end(columns.head, (tick + 1, action.pipe), microbatch=action.microbatch)
-            columns.head_slot[tick + 1, action.pipe] = inbox.find(replace(action, kind=Kind.B))
+            columns.head_slot[tick + 1, action.pipe] = inbox.find(action._replace(kind=Kind.B))
         if action.kind is Kind.B and action.stage == 0:
             _use_end(columns.unembed, (tick + 1, action.pipe), microbatch=action.microbatch)
     return columns

@@ -13,8 +13,8 @@ section 2); PyTorch's CSV form writes I for it and B for the whole backward.
 """
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Kind(StrEnum):
@@ -28,9 +28,11 @@ class Kind(StrEnum):
     __hash__ = str.__hash__  # what Enum defines is written in Python, and schedules hash millions of actions
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One unit of work of one rank; ``stage``, ``microbatch`` and ``pipe`` count from 0."""
+class Action(NamedTuple):
+    """One unit of work of one rank; ``stage``, ``microbatch`` and ``pipe`` count from 0.
+
+    A tuple, since schedules look up millions of actions, and tuples are hashed and compared in C.
+    """
 
     kind: Kind
     stage: int

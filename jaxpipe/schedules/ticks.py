@@ -46,8 +46,8 @@ def fuse_backward(schedule: Schedule) -> Schedule:
 def _split(order: tuple[Action, ...]) -> Iterator[Action]:
     for action in order:
         if action.kind is Kind.BW:
-            yield replace(action, kind=Kind.B)
-            yield replace(action, kind=Kind.W)
+            yield action._replace(kind=Kind.B)
+            yield action._replace(kind=Kind.W)
         else:
             yield action
 
@@ -57,8 +57,8 @@ def _fuse(order: tuple[Action, ...]) -> Iterator[Action]:
     for action, following in zip(order, (*order[1:], None), strict=True):
         if skip:
             skip = False
-        elif action.kind is Kind.B and following == replace(action, kind=Kind.W):
+        elif action.kind is Kind.B and following == action._replace(kind=Kind.W):
             skip = True
-            yield replace(action, kind=Kind.BW)
+            yield action._replace(kind=Kind.BW)
         else:
             yield action

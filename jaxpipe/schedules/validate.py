@@ -32,6 +32,15 @@ def validate(schedule: Schedule, *, forward_only: bool = False) -> None:
 
     ``forward_only`` asks for one F of every microbatch on every stage and nothing else.
     """
+    faults = find_order_faults(schedule, forward_only=forward_only)
+    if faults:
+        marked = {action for fault in faults for action in fault.actions}
+        lines = [f"schedule {schedule.name!r} is broken:", *(f"- {fault.text}" for fault in faults)]
+        raise ValueError("\n".join([*lines, order_grid(schedule, marked=marked)]))
+
+
+def find_order_faults(schedule: Schedule, *, forward_only: bool = False) -> list[Fault]:
+    """What ``validate`` reports, one by one."""
     faults = [*_find_unknown(schedule)]
     unknown = {action for fault in faults for action in fault.actions}
     orders = tuple(tuple(action for action in order if action not in unknown) for order in schedule.orders)
@@ -43,10 +52,7 @@ def validate(schedule: Schedule, *, forward_only: bool = False) -> None:
     faults += _find_single_messages(known)
     if not faults:
         faults += _find_rendezvous_deadlock(schedule)
-    if faults:
-        marked = {action for fault in faults for action in fault.actions}
-        lines = [f"schedule {schedule.name!r} is broken:", *(f"- {fault.text}" for fault in faults)]
-        raise ValueError("\n".join([*lines, order_grid(schedule, marked=marked)]))
+    return faults
 
 
 def _find_unknown(schedule: Schedule) -> Iterator[Fault]:
@@ -88,7 +94,7 @@ def _find_wrong_counts(schedule: Schedule, *, forward_only: bool) -> Iterator[Fa
     count: Counter[Action] = Counter()
     for _, action in schedule.actions():
         parts = (Kind.B, Kind.W) if action.kind is Kind.BW else (action.kind,)
-        count.update(replace(action, kind=kind) for kind in parts)
+        count.update(action._replace(kind=kind) for kind in parts)
     for pipe in range(placement.num_pipes):
         stages, kinds = range(placement.num_stages), (Kind.F, Kind.B, Kind.W)
         for stage, microbatch, kind in product(stages, schedule.microbatches(pipe), kinds):

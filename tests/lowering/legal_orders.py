@@ -8,8 +8,13 @@ from jaxpipe.schedules import Action, Kind, Placement, Schedule, looped, mirrore
 from jaxpipe.schedules.dependencies import inputs, result
 
 
-def random_order(placement: Placement, num_microbatches: int, seed: int) -> Schedule:
-    """Whatever is ready may come next, on any rank; some backward passes are split, some fused."""
+def random_order(
+    placement: Placement, num_microbatches: int, seed: int, *, ascending: bool = False
+) -> Schedule:
+    """Whatever is ready may come next, on any rank; some backward passes are split, some fused.
+
+    ``ascending``: each stage takes the microbatches of a pipe in ascending order, in each kind of action.
+    """
     choose = random.Random(seed)
     empty = Schedule(f"random {seed}", placement, num_microbatches, ())
     pending = []
@@ -25,13 +30,21 @@ def random_order(placement: Placement, num_microbatches: int, seed: int) -> Sche
         later = []
         for action in pending:
             is_ready = done.issuperset(inputs(action, placement.num_stages))
+            if ascending and action.microbatch > empty.microbatches(action.pipe).start:
+                is_ready = is_ready and done.issuperset(_parts(action, action.microbatch - 1))
             if is_ready and choose.random() < 0.7:
                 orders[placement.rank(action.stage, action.pipe)].append(action)
-                done.add(result(action))
+                done |= {result(action), *_parts(action, action.microbatch)}
             else:
                 later.append(action)
         pending = later
     return Schedule(empty.name, placement, num_microbatches, tuple(map(tuple, orders)))
+
+
+def _parts(action: Action, microbatch: int) -> set[Action]:
+    """What ``action`` does, for any microbatch, with BW as B and W."""
+    kinds = (Kind.B, Kind.W) if action.kind is Kind.BW else (action.kind,)
+    return {action._replace(kind=kind, microbatch=microbatch) for kind in kinds}
 
 
 @st.composite

@@ -5,8 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from jaxpipe.schedules import GENERATORS, Costs, as_dict, build, looped, order_grid, simulate, time_grid
-from jaxpipe.schedules import forward_only
+from jaxpipe.schedules import (
+    GENERATORS,
+    Costs,
+    as_dict,
+    build,
+    forward_only,
+    looped,
+    order_grid,
+    simulate,
+    time_grid,
+)
 from jaxpipe.schedules.schedule import Schedule
 
 

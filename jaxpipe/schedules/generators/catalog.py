@@ -118,7 +118,7 @@ def find_faults(
     elif num_chunks >= 1:
         faults += _find_wrong_chunks(name, num_chunks)
     if not too_small:
-        faults += _find_too_large(num_ranks * num_chunks, num_microbatches)
+        faults += find_too_large(num_ranks * num_chunks, num_microbatches)
     if not faults:
         faults += generator.find_faults(num_ranks, num_microbatches, **options)
     return faults
@@ -154,7 +154,7 @@ def _find_wrong_chunks(name: str, num_chunks: int) -> Iterator[str]:
         yield f"num_chunks={num_chunks} must {rule} for {name}; {remedy}"
 
 
-def _find_too_large(num_stages: int, num_microbatches: int) -> Iterator[str]:
+def find_too_large(num_stages: int, num_microbatches: int) -> Iterator[str]:
     total = num_stages * num_microbatches
     if total > LARGEST:
         most = LARGEST // num_stages

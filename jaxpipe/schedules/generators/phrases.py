@@ -6,7 +6,6 @@ that is due, and what is due at the end follows by itself.
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from jaxpipe.schedules.actions import Action, Kind
 
@@ -21,10 +20,10 @@ def read_phrases(text: str, *, places: Sequence[Action]) -> Iterator[Action]:
             continue
         kind, place = Kind(word[0]), int(word[1])
         first = places[place]
-        action = replace(first, kind=kind, microbatch=first.microbatch + count[kind, place])
+        action = first._replace(kind=kind, microbatch=first.microbatch + count[kind, place])
         count[kind, place] += 1
         if kind is Kind.B:
-            due.append((place, replace(action, kind=Kind.W)))
+            due.append((place, action._replace(kind=Kind.W)))
         elif kind is Kind.W:
             due.remove((place, action))
         yield action

@@ -115,5 +115,5 @@ def _take(state: _Rank, action: Action) -> None:
     else:
         state.later.remove(action)
     if action.kind is Kind.B:
-        state.owed.append(replace(action, kind=Kind.W))
+        state.owed.append(action._replace(kind=Kind.W))
     state.held += {Kind.F: 1, Kind.B: 0, Kind.W: -1, Kind.BW: -1}[action.kind]

@@ -39,7 +39,7 @@ def chimera(num_ranks: int, num_microbatches: int, *, num_pipes: int = 2) -> Sch
         for action, time in start.items():
             for microbatch in own[action.microbatch :: group]:
                 later = (microbatch - own.start) // group * 3 * num_ranks
-                moved = replace(action, microbatch=microbatch, pipe=pipe)
+                moved = action._replace(microbatch=microbatch, pipe=pipe)
                 timed[placement.rank(action.stage, pipe)].append((time + later, pipe, moved))
     orders = tuple(
         tuple(action for _, _, action in sorted(line, key=lambda entry: entry[:2])) for line in timed
