@@ -1,4 +1,4 @@
-"""What each kind of action costs, in seconds or any other unit of time."""
+"""What each kind of action costs, and both ends of a pipe, in seconds or any other unit of time."""
 
 from dataclasses import dataclass, fields
 
@@ -7,24 +7,31 @@ from jaxpipe.schedules.actions import Action, Kind
 LEAST, MOST = 1e-9, 1e9
 """The costs in between can be added and divided without a thought; no action of a device is beyond them."""
 
+ENDS = ("head", "embedding")
+
 
 @dataclass(frozen=True)
 class Costs:
     """Seconds for F, B and W: one number, or one for each stage; BW costs B + W.
 
-    ``ValueError`` lists all costs that are not between ``LEAST`` and ``MOST``.
+    head: the whole head for one microbatch, forward and backward, on one device.
+    embedding: one lookup for one microbatch on one device; its gradient takes as long again.
+
+    ``ValueError`` lists all costs that are not between ``LEAST`` and ``MOST``; an end may also cost nothing.
     """
 
     F: float | tuple[float, ...] = 1.0
     B: float | tuple[float, ...] = 1.0
     W: float | tuple[float, ...] = 1.0
+    head: float = 0.0
+    embedding: float = 0.0
 
     def __post_init__(self) -> None:
         faults = [
             f"cost {field.name}={value} must be at least {LEAST:g} and at most {MOST:g}"
             for field in fields(self)
             for value in _as_tuple(getattr(self, field.name))
-            if not LEAST <= value <= MOST
+            if not LEAST <= value <= MOST and not (field.name in ENDS and value == 0)
         ]
         if faults:
             raise ValueError("; ".join(faults))
@@ -35,6 +42,21 @@ def cost_of(action: Action, costs: Costs) -> float:
     if action.kind is Kind.BW:
         return _at_stage(costs.B, action.stage) + _at_stage(costs.W, action.stage)
     return _at_stage(getattr(costs, action.kind), action.stage)
+
+
+def with_ends(costs: Costs, num_stages: int) -> Costs:
+    """Per stage, with each end in the stage that it lies at, whose rank alone has it.
+
+    The head is part of the last F, since nothing but the last B waits for it; a lookup comes before
+    the first F, its gradient after the first B.
+    """
+    F, B, W = (
+        [_at_stage(value, stage) for stage in range(num_stages)] for value in (costs.F, costs.B, costs.W)
+    )
+    F[0] += costs.embedding
+    B[0] += costs.embedding
+    F[-1] += costs.head
+    return Costs(tuple(F), tuple(B), tuple(W))
 
 
 def find_cost_faults(costs: Costs, num_stages: int) -> list[str]:

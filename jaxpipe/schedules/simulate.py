@@ -7,18 +7,25 @@ neighbor  the lowered program: what a rank does in tick t starts when its own ti
           neighbours' tick t-``transfer_ticks`` have ended, since messages travel at every tick;
           a tick without action takes no time
 
+In the first, each end of a pipe lies on the rank of its stage: the head is part of the last F, the embedding
+of the first F and B. In the second all ranks share an end, a p-th each, and wait for each other before it:
+the embedding in the tick of the first F, the head and the embedding's gradient in the tick after the last F
+and the first B. What costs nothing is not waited for.
+
 The second is why actions of equal cost, and schedules whose ranks do the same kind in the same tick,
 are worth having.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.activations import peak_held
-from jaxpipe.schedules.costs import MOST, UNIT_COSTS, Costs, cost_of, find_cost_faults
+from jaxpipe.schedules.costs import MOST, UNIT_COSTS, Costs, cost_of, find_cost_faults, with_ends
 from jaxpipe.schedules.dependencies import inputs, ready_order, result
+from jaxpipe.schedules.placement import Placement
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.ticks import assign_ticks
 
@@ -34,6 +41,8 @@ class Cause(StrEnum):
     """the input has been computed and travels"""
     NEIGHBOR = "neighbor"
     """the input is there, but the tick waits for the neighbours' tick"""
+    ENDS = "ends"
+    """the others are not yet there to share an end of the pipe"""
     DRAIN = "drain"
     """this rank has ended, others have not"""
 
@@ -52,15 +61,17 @@ class Idle:
 class Simulation:
     """Times in seconds, activations in stage activations.
 
-    ``work[rank]`` is the sum of its actions' costs; ``ideal`` the largest of these; ``bubble`` what the
-    makespan is longer. ``longest_rank_span`` is the longest time from a rank's first action to the end of
-    its last: with the optimizer step of each rank following at once, it is what a step costs.
+    ``ends`` has the start and the end of each stretch in which all ranks share ends of the pipe.
+    ``work[rank]`` is the sum of its actions' costs and of these; ``ideal`` the largest of these; ``bubble``
+    what the makespan is longer. ``longest_rank_span`` is the longest time from a rank's first action to the
+    end of its last: with the optimizer step of each rank following at once, it is what a step costs.
     """
 
     start: Mapping[Action, float]
     end: Mapping[Action, float]
     work: tuple[float, ...]
     idle: tuple[Idle, ...]
+    ends: tuple[tuple[float, float], ...]
     makespan: float
     longest_rank_span: float
     peak_until_backward: tuple[int, ...]
@@ -97,18 +108,26 @@ def simulate(
     faults += find_simulation_faults(transfer=transfer, sync=sync)
     if faults:
         raise ValueError("; ".join(faults))
+    ends: list[tuple[float, float]] = []
     if sync == "neighbor":
-        start = _neighbor_starts(schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks)
+        start, ends = _neighbor_starts(schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks)
     else:
+        if costs.head or costs.embedding:
+            costs = with_ends(costs, schedule.placement.num_stages)
         start = _async_starts(schedule, costs, transfer=transfer)
     seconds = {action: cost_of(action, costs) for action in start}
     end = {action: time + seconds[action] for action, time in start.items()}
+    shared = sum(until - since for since, until in ends)
+    makespan = max(*end.values(), *(until for _, until in ends), 0.0)
     return Simulation(
         start=start,
         end=end,
-        work=tuple(sum(seconds[action] for action in order) for order in schedule.orders),
-        idle=tuple(_idle_stretches(schedule, start=start, end=end, transfer=transfer)),
-        makespan=max(end.values()),
+        work=tuple(shared + sum(seconds[action] for action in order) for order in schedule.orders),
+        idle=tuple(
+            _idle_stretches(schedule, start=start, end=end, ends=ends, transfer=transfer, makespan=makespan)
+        ),
+        ends=tuple(ends),
+        makespan=makespan,
         longest_rank_span=max(end[order[-1]] - start[order[0]] for order in schedule.orders if order),
         peak_until_backward=peak_held(schedule, Kind.B),
         peak_until_weight=peak_held(schedule, Kind.W),
@@ -142,36 +161,68 @@ def _async_starts(schedule: Schedule, costs: Costs, *, transfer: float) -> dict[
 
 def _neighbor_starts(
     schedule: Schedule, costs: Costs, *, transfer: float, transfer_ticks: int
-) -> dict[Action, float]:
+) -> tuple[dict[Action, float], list[tuple[float, float]]]:
+    """When actions start, and the stretches in which all ranks share ends of the pipe."""
     num_ranks = schedule.num_ranks
     ticks = assign_ticks(schedule, transfer_ticks)
     at = {(ticks[action], rank): action for rank, action in schedule.actions()}
+    shares = _shares_of_ends(ticks, costs, schedule.placement)
     start: dict[Action, float] = {}
+    ends: list[tuple[float, float]] = []
     ended = [[0.0] * num_ranks for _ in range(transfer_ticks)]
-    for tick in range(1 + max(ticks.values())):
+    for tick in range(1 + max(*ticks.values(), *shares)):
         own, others = ended[-1], ended[-transfer_ticks]
         travel = transfer if tick >= transfer_ticks else 0.0
         times = []
         for rank in range(num_ranks):
             neighbors = {(rank - 1) % num_ranks, (rank + 1) % num_ranks} - {rank}
-            time = max(own[rank], *(others[neighbor] + travel for neighbor in neighbors), 0.0)
+            times.append(max(own[rank], *(others[neighbor] + travel for neighbor in neighbors), 0.0))
+        if tick in shares:
+            together = max(times)
+            ends.append((together, together + shares[tick]))
+            times = [ends[-1][1]] * num_ranks
+        for rank in range(num_ranks):
             if action := at.get((tick, rank)):
-                start[action] = time
-                time += cost_of(action, costs)
-            times.append(time)
+                start[action] = times[rank]
+                times[rank] += cost_of(action, costs)
         ended = [*ended[1:], times]
-    return start
+    return start, ends
+
+
+def _shares_of_ends(ticks: Mapping[Action, int], costs: Costs, placement: Placement) -> dict[int, float]:
+    """The seconds that each rank spends at ends of the pipe at the start of a tick, where that is any."""
+    shares: dict[int, float] = defaultdict(float)
+    for action, tick in ticks.items():
+        if action.kind is Kind.F:
+            if action.stage == 0 and costs.embedding:
+                shares[tick] += costs.embedding / placement.num_ranks
+            if action.stage == placement.num_stages - 1 and costs.head:
+                shares[tick + 1] += costs.head / placement.num_ranks
+        elif action.kind is not Kind.W and action.stage == 0 and costs.embedding:
+            shares[tick + 1] += costs.embedding / placement.num_ranks
+    return shares
 
 
 def _idle_stretches(
-    schedule: Schedule, *, start: Mapping[Action, float], end: Mapping[Action, float], transfer: float
+    schedule: Schedule,
+    *,
+    start: Mapping[Action, float],
+    end: Mapping[Action, float],
+    ends: Sequence[tuple[float, float]],
+    transfer: float,
+    makespan: float,
 ) -> Iterator[Idle]:
     placement = schedule.placement
     computed = {result(action): time for action, time in end.items()}
-    makespan = max(end.values())
     for rank, order in enumerate(schedule.orders):
         free = 0.0
+        shared = deque(ends)
         for action in order:
+            while shared and shared[0][1] <= start[action]:
+                since, until = shared.popleft()
+                if since > free:
+                    yield Idle(rank, free, since, Cause.ENDS)
+                free = until
             foreign = [
                 computed[need]
                 for need in inputs(action, placement.num_stages)
@@ -185,5 +236,9 @@ def _idle_stretches(
                     yield Idle(rank, free, until, cause)
                     free = until
             free = end[action]
+        for since, until in shared:
+            if since > free:
+                yield Idle(rank, free, since, Cause.ENDS)
+            free = until
         if makespan > free:
             yield Idle(rank, free, makespan, Cause.DRAIN)

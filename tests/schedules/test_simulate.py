@@ -13,6 +13,7 @@ from jaxpipe.schedules import (
     Schedule,
     assign_ticks,
     build,
+    find_faults,
     held_over_time,
     looped,
     parse_action,
@@ -24,8 +25,13 @@ from jaxpipe.schedules import (
 LAYER_8B = Costs(F=1.15, B=1.385, W=1.0)
 """An 8B layer at 8k context."""
 RECOMPUTING = Costs(F=1.15, B=2.5, W=1.0)
+WITH_ENDS = Costs(F=1.15, B=1.385, W=1.0, head=0.7, embedding=0.1)
 
-SMALL = list(itertools.product(GENERATORS, (1, 2, 3, 4), (1, 2, 5)))
+SMALL = [
+    (name, p, m)
+    for name, p, m in itertools.product(GENERATORS, (1, 2, 3, 4), (1, 2, 5, 8))
+    if not find_faults(name, num_ranks=p, num_microbatches=m)
+]
 
 
 def zb_h2(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -112,10 +118,10 @@ def test_a_tick_waits_for_the_neighbors_tick_before() -> None:
 @pytest.mark.parametrize("sync", ["async", "neighbor"])
 @pytest.mark.parametrize("transfer_ticks", [1, 2])
 def test_work_and_idle_time_fill_the_makespan(sync: str, transfer_ticks: int) -> None:
-    for name, p, m in SMALL:
+    for (name, p, m), costs in itertools.product(SMALL, (LAYER_8B, WITH_ENDS)):
         simulation = simulate(
             build(name, num_ranks=p, num_microbatches=m),
-            costs=LAYER_8B,
+            costs=costs,
             transfer=0.3,
             sync=sync,
             transfer_ticks=transfer_ticks,
@@ -142,6 +148,49 @@ def test_with_equal_costs_the_lowered_program_takes_its_ticks() -> None:
         assert simulate(schedule, sync="neighbor").start == {
             action: float(tick) for action, tick in ticks.items()
         }
+
+
+def test_each_end_lies_on_the_rank_of_its_stage() -> None:
+    schedule = build("1f1b", num_ranks=2, num_microbatches=1)
+    costs = Costs(F=(1.0, 2.0), B=(3.0, 4.0), W=(0.5, 0.25), head=10.0, embedding=0.125)
+    simulation = simulate(schedule, costs=costs)
+    assert {str(action): (simulation.start[action], time) for action, time in simulation.end.items()} == {
+        "0F0": (0.0, 1.125),
+        "1F0": (1.125, 13.125),
+        "1BW0": (13.125, 17.375),
+        "0BW0": (17.375, 21.0),
+    }
+    assert simulation.work == (4.75, 16.25)
+    assert simulation.ends == ()
+
+
+def test_all_ranks_share_the_ends_of_the_lowered_program() -> None:
+    schedule = build("1f1b", num_ranks=2, num_microbatches=1)
+    costs = Costs(F=(1.0, 2.0), B=(3.0, 4.0), W=(0.5, 0.25), head=10.0, embedding=0.125)
+    simulation = simulate(schedule, costs=costs, sync="neighbor")
+    # The lookup before 0F0, the head before 1BW0, the embedding's gradient in a last tick after 0BW0.
+    assert simulation.ends == ((0.0, 0.0625), (3.0625, 8.0625), (15.8125, 15.875))
+    assert {str(action): time for action, time in simulation.start.items()} == {
+        "0F0": 0.0625,
+        "1F0": 1.0625,
+        "1BW0": 8.0625,
+        "0BW0": 12.3125,
+    }
+    assert simulation.makespan == 15.875
+    assert simulation.work == (9.625, 11.375)
+    assert [(idle.rank, idle.start, idle.end, idle.cause) for idle in simulation.idle] == [
+        (0, 1.0625, 3.0625, Cause.ENDS),
+        (0, 8.0625, 12.3125, Cause.DEPENDENCY),
+        (1, 0.0625, 1.0625, Cause.DEPENDENCY),
+        (1, 12.3125, 15.8125, Cause.ENDS),
+    ]
+
+
+def test_ends_that_cost_almost_nothing_change_almost_nothing() -> None:
+    for name, p, m in SMALL:
+        schedule = build(name, num_ranks=p, num_microbatches=m)
+        least = simulate(schedule, costs=Costs(head=1e-9, embedding=1e-9))
+        assert least.makespan == pytest.approx(simulate(schedule).makespan, abs=1e-6)
 
 
 def test_held_over_time_peaks_at_the_peak_and_ends_at_nothing() -> None:
