@@ -155,6 +155,7 @@ def _find_wrong_chunks(name: str, num_chunks: int) -> Iterator[str]:
 
 
 def find_too_large(num_stages: int, num_microbatches: int) -> Iterator[str]:
+    """Sizes of which there would be more than ``LARGEST`` forward actions."""
     total = num_stages * num_microbatches
     if total > LARGEST:
         most = LARGEST // num_stages

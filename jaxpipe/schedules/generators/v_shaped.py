@@ -4,7 +4,7 @@ The last stage follows the first on rank 0, so that no rank waits long for its f
 hold the same. F, B, W are the costs of one of these half-size stages, and "holds" counts their activations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from jaxpipe.schedules.actions import Action, Kind
@@ -24,7 +24,8 @@ def zb_v(num_ranks: int, num_microbatches: int) -> Schedule:
     """
     p, m = num_ranks, num_microbatches
     if m < 2 * p - 1:
-        return _squeezed("zb_v", p, m, blocks=[_half_block(p)], limit=2 * p)
+        squeezed = _squeezed("zb_v", [_half_block(p)], m, limit=2 * p)
+        return min(squeezed, key=lambda schedule: simulate(schedule).makespan)
 
     def order(rank: int) -> str:
         steady = m - 2 * p + rank + 1
@@ -47,20 +48,25 @@ def v_half(num_ranks: int, num_microbatches: int) -> Schedule:
     Holds 2((p+2)//2). Bubble with F = B = W and m > p/2+1: 3p-7 for even p >= 4, 3p-4 for odd p >= 3, 1 for
     p = 2; never more than published, and less with few microbatches (p = m = 4: 5 for 10).
     """
-    p = num_ranks
-    return _squeezed("v_half", p, num_microbatches, blocks=[_half_block(p)], limit=2 * ((p + 2) // 2))
+    limit = 2 * ((num_ranks + 2) // 2)
+    squeezed = _squeezed("v_half", [_half_block(num_ranks)], num_microbatches, limit=limit)
+    return min(squeezed, key=lambda schedule: simulate(schedule).makespan)
 
 
 def v_min(num_ranks: int, num_microbatches: int) -> Schedule:
     """A third of the memory of 1f1b (Qi et al. 2024, "Controllable Memory", section 3.2).
 
-    Holds 2((p+4)//3). Bubble with F = B = W: at most 4p-5, or 4p-3 where 3 divides p; where another building
-    block fits the same memory, less (p = 2: 1 for 3).
+    Holds at most 2((p+4)//3); of what fits, the order that holds least until B, then the shortest. Bubble
+    with F = B = W: 4p-5, and less where 3 divides p, since there other orders hold as little.
     """
-    p = num_ranks
-    return _squeezed(
-        "v_min", p, num_microbatches, blocks=[_min_block(p), _half_block(p)], limit=2 * ((p + 4) // 3)
-    )
+    limit = 2 * ((num_ranks + 4) // 3)
+    blocks = [_min_block(num_ranks), _half_block(num_ranks)]
+
+    def cost(schedule: Schedule) -> tuple[int, float]:
+        simulation = simulate(schedule)
+        return max(simulation.peak_until_backward), simulation.makespan
+
+    return min(_squeezed("v_min", blocks, num_microbatches, limit=limit), key=cost)
 
 
 def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -111,18 +117,13 @@ def _block(num_ranks: int, *, hops: tuple[int, int, int, int], turns: tuple[int,
     ]
 
 
-def _squeezed(
-    name: str, num_ranks: int, num_microbatches: int, *, blocks: list[Block], limit: int
-) -> Schedule:
-    """The shortest of the blocks' repetitions, squeezed, that no rank needs more than ``limit`` for."""
-    found = []
+def _squeezed(name: str, blocks: list[Block], num_microbatches: int, *, limit: int) -> Iterator[Schedule]:
+    """The blocks' repetitions, squeezed, as far as no rank needs to hold more than ``limit``."""
     for block in blocks:
         repeated = _repeat(name, block, num_microbatches)
         for overtake in (True, False):
-            squeezed = squeeze(repeated, limits=[limit] * num_ranks, overtake=overtake)
-            if squeezed:
-                found.append(squeezed)
-    return min(found, key=lambda schedule: simulate(schedule).makespan)
+            if squeezed := squeeze(repeated, limits=[limit] * len(block), overtake=overtake):
+                yield squeezed
 
 
 def _repeat(name: str, block: Block, num_microbatches: int) -> Schedule:
