@@ -3,6 +3,7 @@
 from jaxpipe.schedules.actions import Action, Kind, parse_action
 from jaxpipe.schedules.activations import held_over_time, peak_held
 from jaxpipe.schedules.costs import Costs
+from jaxpipe.schedules.csv_text import from_csv, to_csv
 from jaxpipe.schedules.generators.catalog import GENERATORS, Generator, build, default_schedule, find_faults
 from jaxpipe.schedules.generators.evaluation import forward_only
 from jaxpipe.schedules.placement import Placement, looped, mirrored, v_shaped
@@ -29,6 +30,7 @@ __all__ = [
     "default_schedule",
     "find_faults",
     "forward_only",
+    "from_csv",
     "fuse_backward",
     "held_over_time",
     "looped",
@@ -39,6 +41,7 @@ __all__ = [
     "simulate",
     "split_backward",
     "time_grid",
+    "to_csv",
     "v_shaped",
     "validate",
 ]
