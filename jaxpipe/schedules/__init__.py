@@ -6,8 +6,9 @@ from jaxpipe.schedules.costs import Costs
 from jaxpipe.schedules.csv_text import from_csv, to_csv
 from jaxpipe.schedules.generators.catalog import GENERATORS, Generator, build, default_schedule, find_faults
 from jaxpipe.schedules.generators.evaluation import forward_only
+from jaxpipe.schedules.grid import time_grid
 from jaxpipe.schedules.placement import Placement, looped, mirrored, v_shaped
-from jaxpipe.schedules.render import as_dict, order_grid, time_grid
+from jaxpipe.schedules.render import as_dict, order_grid
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Cause, Idle, Simulation, simulate
 from jaxpipe.schedules.ticks import assign_ticks, fuse_backward, split_backward
