@@ -14,10 +14,10 @@ from typing import Any
 
 from jaxpipe.config.keys import flatten
 from jaxpipe.config.ranges import range_faults
+from jaxpipe.config.schedule_choice import ScheduleChoice, chunks_of, find_choice_faults
 from jaxpipe.config.sections import Config
 from jaxpipe.data import find_files
 from jaxpipe.errors import InputError
-from jaxpipe.schedules import find_faults as schedule_faults
 
 RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints")
 """What a run writes, the first of them first; any one shows that a directory is taken."""
@@ -162,32 +162,33 @@ def _tensor_parallelism(tp: int) -> Iterator[str]:
         yield f"mesh.tp={tp} must be 1: tensor parallelism is not built yet; use mesh.pp and mesh.dp"
 
 
-def _schedule(name: str, num_ranks: int, num_microbatches: int, num_chunks: int) -> Iterator[str]:
-    sizes = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
-    yield from (f"pipeline.schedule: {fault}" for fault in schedule_faults(name, **sizes))
+def _schedule(*choice: Any) -> Iterator[str]:
+    yield from find_choice_faults(ScheduleChoice(*choice))
 
 
-def _layers(num_layers: int, pp: int, num_chunks: int, per_stage: tuple[int, ...] | None) -> Iterator[str]:
-    stages = pp * num_chunks
-    if per_stage is None and num_layers < stages:
+def _layers(num_layers: int, per_stage: tuple[int, ...] | None, *choice: Any) -> Iterator[str]:
+    chosen = ScheduleChoice(*choice)
+    num_chunks = chunks_of(chosen)
+    if per_stage is None and num_chunks and num_layers < chosen.num_ranks * num_chunks:
         yield (
-            f"model.num_hidden_layers={num_layers} must be at least the number of stages, "
-            f"mesh.pp={pp} x pipeline.num_chunks={num_chunks} = {stages}; use more layers or fewer ranks"
+            f"model.num_hidden_layers={num_layers} must be at least the number of stages, mesh.pp="
+            f"{chosen.num_ranks} x {num_chunks} chunks of {chosen.name} = {chosen.num_ranks * num_chunks}; "
+            "use more layers or fewer ranks"
         )
 
 
-def _layers_per_stage(
-    per_stage: tuple[int, ...] | None, num_layers: int, pp: int, num_chunks: int
-) -> Iterator[str]:
-    if per_stage is None:
+def _layers_per_stage(num_layers: int, per_stage: tuple[int, ...] | None, *choice: Any) -> Iterator[str]:
+    chosen = ScheduleChoice(*choice)
+    num_chunks = chunks_of(chosen)
+    if per_stage is None or num_chunks is None:
         return
     start = f"pipeline.layers_per_stage={list(per_stage)}"
     if any(count < 1 for count in per_stage):
         yield f"{start} must give each stage at least 1 layer"
-    if len(per_stage) != pp * num_chunks:
+    if len(per_stage) != chosen.num_ranks * num_chunks:
         yield (
-            f"{start} must have one number a stage, mesh.pp={pp} x pipeline.num_chunks={num_chunks} = "
-            f"{pp * num_chunks} in all, found {len(per_stage)}"
+            f"{start} must have one number a stage, mesh.pp={chosen.num_ranks} x {num_chunks} chunks of "
+            f"{chosen.name} = {chosen.num_ranks * num_chunks} in all, found {len(per_stage)}"
         )
     if sum(per_stage) != num_layers:
         yield (
@@ -215,6 +216,15 @@ def _either(numbers: list[int]) -> str:
     return " or ".join(map(str, numbers))
 
 
+_CHOICE = (
+    "pipeline.schedule",
+    "mesh.pp",
+    "pipeline.num_microbatches",
+    "pipeline.num_chunks",
+    "pipeline.reverse_backward",
+)
+"""The fields of ``ScheduleChoice``."""
+
 _RULES = (
     _Rule(("model.num_attention_heads", "model.num_key_value_heads"), _kv_heads),
     _Rule(("model.head_dim", "model.hidden_size", "model.num_attention_heads"), _head_dim),
@@ -227,17 +237,8 @@ _RULES = (
     _Rule(("data.validation_fraction", "train.eval_every"), _validation),
     _Rule(("mesh.dp", "mesh.pp", "mesh.tp"), _devices),
     _Rule(("mesh.tp",), _tensor_parallelism),
-    _Rule(
-        ("pipeline.schedule", "mesh.pp", "pipeline.num_microbatches", "pipeline.num_chunks"),
-        _schedule,
-    ),
-    _Rule(
-        ("model.num_hidden_layers", "mesh.pp", "pipeline.num_chunks", "pipeline.layers_per_stage"),
-        _layers,
-    ),
-    _Rule(
-        ("pipeline.layers_per_stage", "model.num_hidden_layers", "mesh.pp", "pipeline.num_chunks"),
-        _layers_per_stage,
-    ),
+    _Rule(_CHOICE, _schedule),
+    _Rule(("model.num_hidden_layers", "pipeline.layers_per_stage", *_CHOICE), _layers),
+    _Rule(("model.num_hidden_layers", "pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),
 )

@@ -40,12 +40,15 @@ class MeshConfig:
 class PipelineConfig:
     """How a step runs through the ranks."""
 
-    schedule: str = "1f1b"
-    """The order of the actions, by name: gpipe, 1f1b or zb_h1."""
+    schedule: str | None = None
+    """The order of the actions: a name from `jaxpipe schedule list`, or the path of a CSV file; null: 1f1b
+    without chunks, interleaved with."""
     num_microbatches: int
     """Slices of the global batch in a step."""
-    num_chunks: int = 1
-    """Stages per rank, for schedules that interleave them."""
+    num_chunks: int | None = None
+    """Stages per rank; null: as many as the schedule needs."""
+    reverse_backward: bool = False
+    """gpipe alone: the last microbatch's backward first, as drawn in its paper; other last bits."""
     transfer_ticks: Literal[1, 2] = 1
     """Ticks from an action to the use of its message elsewhere; 2 hides the transfer behind a tick."""
     fuse_backward: bool = False

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxpipe.config import Config
+from jaxpipe.config.schedule_choice import ScheduleChoice, make_schedule
 from jaxpipe.lowering import TickTable, lower
 from jaxpipe.models.attention import attention_for
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
 from jaxpipe.pipeline import Layout, Program, Settings, Tree, balanced_layers
-from jaxpipe.schedules import Schedule, build, forward_only
+from jaxpipe.schedules import Schedule, forward_only
 from jaxpipe.training.optimizer import AdamW
 
 
@@ -33,11 +34,14 @@ class Plan(NamedTuple):
 def make_plan(config: Config, mesh: Mesh) -> Plan:
     """The plan of a configuration without faults."""
     model, pipeline = config.model, config.pipeline
-    schedule = build(
-        pipeline.schedule,
-        num_ranks=config.mesh.pp,
-        num_microbatches=pipeline.num_microbatches,
-        num_chunks=pipeline.num_chunks,
+    schedule = make_schedule(
+        ScheduleChoice(
+            pipeline.schedule,
+            config.mesh.pp,
+            pipeline.num_microbatches,
+            pipeline.num_chunks,
+            pipeline.reverse_backward,
+        )
     )
     placement = schedule.placement
     layers = pipeline.layers_per_stage or balanced_layers(model.num_hidden_layers, placement.num_stages)

@@ -3,12 +3,15 @@
 import dataclasses
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from jaxpipe.config import Config, faults, parse
 from jaxpipe.config.keys import assemble, flatten, keys
 from jaxpipe.config.ranges import RANGES
+from jaxpipe.schedules import build
+from jaxpipe.schedules.csv_text import to_csv
 
 
 @pytest.fixture
@@ -66,9 +69,21 @@ RULES = [
     ),
     ({"run.seed": 2**32}, "run.seed=4294967296 must be at least 0 and at most 4294967295$"),
     ({"model.vocab_size": 10**17}, "at least 257 and at most 16777216:"),
-    ({"pipeline.schedule": "zb_h7"}, "schedule 'zb_h7' does not exist.*zb_h1.*gpipe, 1f1b, zb_h1"),
+    ({"pipeline.schedule": "zb_h7"}, "schedule 'zb_h7' does not exist.*zb_h2.*gpipe, 1f1b, interleaved"),
     ({"pipeline.schedule": "1f1b", "pipeline.num_chunks": 2, "model.num_hidden_layers": 8}, "num_chunks=2"),
-    ({"model.num_hidden_layers": 3}, "num_hidden_layers=3 must be at least .*mesh.pp=4 x .*=1 = 4"),
+    (
+        {"model.num_hidden_layers": 3},
+        "num_hidden_layers=3 must be at least .*mesh.pp=4 x 1 chunks of 1f1b = 4",
+    ),
+    (
+        {"pipeline.schedule": "zb_v"},
+        "num_hidden_layers=6 must be at least .*mesh.pp=4 x 2 chunks of zb_v = 8",
+    ),
+    ({"pipeline.num_chunks": 2}, "num_hidden_layers=6 must be at least .*pp=4 x 2 chunks of interleaved = 8"),
+    ({"pipeline.schedule": "dualpipe"}, "schedule: num_microbatches=3 must be even and .* dualpipe; use 8$"),
+    ({"pipeline.schedule": "chimera", "mesh.pp": 3}, "num_ranks=3 must be a multiple of .*; use 2 or 4$"),
+    ({"pipeline.reverse_backward": True}, "'reverse_backward' does not exist for 1f1b.*; leave it out"),
+    ({"pipeline.schedule": "none/such.csv"}, "'none/such.csv' cannot be read: No such file .*; name a CSV"),
     ({"pipeline.layers_per_stage": (1, 2, 3)}, "must have one number a stage, .* = 4 in all, found 3"),
     ({"pipeline.layers_per_stage": (1, 2, 2, 2)}, "sums to 7, but the model has .*layers=6"),
     ({"pipeline.layers_per_stage": (2, 4, 0, 0)}, "must give each stage at least 1 layer"),
@@ -92,6 +107,35 @@ RULES = [
 def test_each_rule_is_seen_to_fail_and_gives_the_values(changes, said, right):
     found = faults(changed(right, changes))
     assert any(re.search(said, fault) for fault in found), found
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path) -> str:
+    """zb_v of two ranks and three microbatches, four stages."""
+    file = tmp_path / "mine.csv"
+    file.write_text(to_csv(build("zb_v", num_ranks=2, num_microbatches=3)))
+    return str(file)
+
+
+def test_a_schedule_from_a_file_is_right_if_its_sizes_are(right, csv_file):
+    changes = {"pipeline.schedule": csv_file, "mesh.pp": 2, "pipeline.layers_per_stage": (1, 2, 2, 1)}
+    assert faults(changed(right, changes)) == []
+
+
+def test_all_that_a_schedule_from_a_file_contradicts_is_told(right, csv_file):
+    changes = {"pipeline.schedule": csv_file, "pipeline.num_chunks": 3, "pipeline.reverse_backward": True}
+    found = "\n".join(faults(changed(right, changes)))
+    assert "mesh.pp=4 must be the 2 of pipeline.schedule=" in found
+    assert "pipeline.num_chunks=3 must be the 2 of" in found
+    assert "pipeline.reverse_backward is for gpipe by name; leave it out" in found
+
+
+def test_a_broken_file_shows_its_grid(right, csv_file):
+    Path(csv_file).write_text(Path(csv_file).read_text().replace("0F1", "0F0"))
+    found = faults(changed(right, {"pipeline.schedule": csv_file, "mesh.pp": 2}))
+    assert any(re.search(r"mine.csv.*0F1 .*never|0F0 runs 2 times", fault, re.DOTALL) for fault in found), (
+        found
+    )
 
 
 def test_uneven_stages_that_sum_to_the_layers_are_right(right):

@@ -1,0 +1,83 @@
+"""Which schedule a configuration means: a name, a CSV file, or what its sizes suggest."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from jaxpipe.schedules import GENERATORS, Schedule, build, default_schedule, find_faults
+from jaxpipe.schedules.schedule_file import is_file, read_schedule_file
+
+_MOST_PIPES = 2
+"""The executor makes one further copy of the weights, not more."""
+
+
+class ScheduleChoice(NamedTuple):
+    """The keys that choose a schedule: ``pipeline.schedule``, ``mesh.pp`` and others of ``pipeline``."""
+
+    schedule: str | None
+    num_ranks: int
+    num_microbatches: int
+    num_chunks: int | None
+    reverse_backward: bool
+
+    @property
+    def name(self) -> str:
+        """What was asked for, or the default."""
+        return self.schedule or default_schedule(self.num_ranks, self.num_chunks or 1)
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Those of the generator that were given."""
+        return {"reverse_backward": 1} if self.reverse_backward else {}
+
+
+def make_schedule(choice: ScheduleChoice) -> Schedule:
+    """The schedule of a choice without faults."""
+    if is_file(choice.name):
+        return read_schedule_file(choice.name)
+    sizes = {"num_ranks": choice.num_ranks, "num_microbatches": choice.num_microbatches}
+    return build(choice.name, num_chunks=choice.num_chunks, **sizes, **choice.options)
+
+
+def find_choice_faults(choice: ScheduleChoice) -> Iterator[str]:
+    """All that is wrong with it, each beginning with the key."""
+    if is_file(choice.name):
+        yield from _find_file_faults(choice)
+        return
+    sizes = {"num_ranks": choice.num_ranks, "num_microbatches": choice.num_microbatches}
+    found = find_faults(choice.name, num_chunks=choice.num_chunks, **sizes, **choice.options)
+    yield from (f"pipeline.schedule: {fault}" for fault in found)
+
+
+def chunks_of(choice: ScheduleChoice) -> int | None:
+    """Stages per rank, or None if the choice has faults that leave this open."""
+    if is_file(choice.name):
+        try:
+            return read_schedule_file(choice.name).placement.num_chunks
+        except ValueError:
+            return None
+    if choice.num_chunks is not None:
+        return choice.num_chunks
+    return GENERATORS[choice.name].default_chunks if choice.name in GENERATORS else None
+
+
+def _find_file_faults(choice: ScheduleChoice) -> Iterator[str]:
+    try:
+        schedule = read_schedule_file(choice.name)
+    except ValueError as error:
+        yield f"pipeline.schedule: {error}"
+        return
+    held = {
+        "mesh.pp": (choice.num_ranks, schedule.num_ranks),
+        "pipeline.num_microbatches": (choice.num_microbatches, schedule.num_microbatches),
+        "pipeline.num_chunks": (choice.num_chunks, schedule.placement.num_chunks),
+    }
+    for key, (given, has) in held.items():
+        if given not in (None, has):
+            yield f"{key}={given} must be the {has} of pipeline.schedule={choice.name!r}; use {has}"
+    if schedule.placement.num_pipes > _MOST_PIPES:
+        yield (
+            f"pipeline.schedule={choice.name!r} has {schedule.placement.num_pipes} pipes, but at most "
+            f"{_MOST_PIPES} can be run; use such a schedule"
+        )
+    if choice.reverse_backward:
+        yield "pipeline.reverse_backward is for gpipe by name; leave it out"
