@@ -9,7 +9,6 @@ full. What stands in for idle time tells its cause. A grid that is wider than th
 
 from collections.abc import Callable, Iterator, Sequence
 from math import floor
-from statistics import fmean
 from typing import NamedTuple
 
 from jaxpipe.schedules.actions import Action, Kind
@@ -101,9 +100,8 @@ def columns_per_second(lines: Lines, *, width: int) -> float:
     Costs far apart, or long transfers, would draw the grid out: there the shortest actions lose their labels.
     """
     named = [bar for line in lines.bars for bar in line if bar.action]
-    too_short = max(
-        fmean(bar.end - bar.start for bar in named) / 6, lines.makespan / max(2000, 6 * len(named))
-    )
+    average = sum(bar.end - bar.start for bar in named) / len(named)
+    too_short = max(average / 6, lines.makespan / max(2000, 6 * len(named)))
     shortest: dict[int, float] = {}
     for bar in named:
         length, duration = len(bar.label), max(bar.end - bar.start, too_short)

@@ -1,8 +1,8 @@
-"""The command: figures, faults, and that it stays light."""
+"""``jaxpipe schedule show``: grids, figures and faults."""
 
 import csv
 import json
-import subprocess
+import re
 import sys
 import time
 from pathlib import Path
@@ -10,18 +10,13 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.cli import main
+from jaxpipe.pictures.terminal import SHADES
+from jaxpipe.schedules import GENERATORS, Kind
+from tests.pictures.reading import contrast
 
-GOLDENS = Path(__file__).parent / "schedules" / "goldens.csv"
+GOLDENS = Path(__file__).parents[1] / "schedules" / "goldens.csv"
 SHOW = ["schedule", "show"]
 SIZES = ["--ranks", "4", "--microbatches", "8"]
-
-LIGHT = """
-import sys
-from jaxpipe.cli import main
-main(["schedule", "show", "zb_h1", "--ranks", "8", "--microbatches", "64"])
-heavy = {"jax", "jaxlib", "numpy", "flax", "rich"} & set(sys.modules)
-sys.exit(f"loaded {heavy}" if heavy else 0)
-"""
 
 
 def faults_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -33,6 +28,8 @@ def faults_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_json_has_the_published_figures(capsys: pytest.CaptureFixture[str]) -> None:
     for golden in csv.DictReader(GOLDENS.read_text().splitlines()):
+        if golden["schedule"] not in ("gpipe", "1f1b", "interleaved", "zb_h1"):
+            continue
         sizes = [
             "--ranks",
             golden["ranks"],
@@ -80,28 +77,23 @@ def test_text_shows_the_grid_the_figures_and_the_causes(capsys: pytest.CaptureFi
     assert text.splitlines()[-4].split() == ["rank", "0", "24", "3", "4", "4"]
 
 
-def test_list_names_every_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schedule", "list"]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gpipe", "1f1b", "zb_h1"]
-
-
 def test_all_faults_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     costs = ["--cost", "X=1", "--cost", "F=-1", "--cost", "B=nan", "--cost", "W=much", "--cost", "F"]
     others = ["--transfer", "-2", "--sync", "lockstep", "--transfer-ticks", "3", "--format", "xml"]
     faults = faults_of(capsys, "zb_h3", "--ranks", "0", "--microbatches", "many", *costs, *others)
     for fault in (
-        "schedule 'zb_h3' does not exist; did you mean 'zb_h1'? there are gpipe, 1f1b, zb_h1",
+        "schedule 'zb_h3' does not exist; did you mean 'zb_h",
         "num_ranks=0 must be at least 1",
         "--microbatches 'many' must be a whole number",
-        "--cost 'X=1' must name F, B or W and a number, such as F=1.5",
-        "--cost 'F' must name F, B or W",
+        "--cost 'X=1' must name F, B, W, head or embedding and a number, such as F=1.5",
+        "--cost 'F' must name F, B, W",
         "--cost W 'much' must be a number",
         "cost F=-1.0 must be at least 1e-09 and at most 1e+09",
         "cost B=nan must be at least",
         "transfer=-2.0 must be at least 0 and at most 1e+09",
         "sync='lockstep' must be one of async, neighbor",
         "transfer_ticks=3 must be 1 or 2",
-        "--format 'xml' must be one of text, json",
+        "--format 'xml' must be one of text, json, svg, html",
     ):
         assert fault in faults
 
@@ -154,44 +146,108 @@ def test_chunks_need_a_schedule_that_has_some(capsys: pytest.CaptureFixture[str]
     assert "num_chunks=2 must be 1 for gpipe" in faults_of(capsys, "gpipe", *SIZES, "--chunks", "2")
 
 
+def test_costs_may_be_given_for_each_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHOW, "1f1b", *SIZES, "--cost", "F=1,2,1,1", "--format", "json"]) == 0
+    slower = json.loads(capsys.readouterr().out)
+    assert slower["ideal"] == 32.0
+    said = faults_of(capsys, "1f1b", *SIZES, "--cost", "F=1,2,1", "--cost", "B=1,x", "--cost", "head=1,2")
+    for fault in ("3 costs F for 4 stages", "--cost B 'x' must be a number", "--cost head '1,2' must be one"):
+        assert fault in said
+
+
+def test_the_ends_of_the_pipe_may_cost_something(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SHOW, "1f1b", *SIZES, "--sync", "neighbor", "--cost", "head=2"]) == 0
+    text = capsys.readouterr().out
+    assert "= embedding and head, all ranks together" in text
+    assert "- ends" in text
+
+
+@pytest.mark.parametrize(("value", "backward"), [("true", "0BW1"), ("1", "0BW1"), ("FALSE", "0BW0")])
+def test_an_option_of_a_generator_is_passed_on(
+    value: str, backward: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    option = ["--option", f"reverse_backward={value}"]
+    assert main([*SHOW, "gpipe", "--ranks", "1", "--microbatches", "2", *option, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["actions"][0][2] == backward
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("option", "said"),
     [
-        [],
-        ["schedule"],
-        ["train"],
-        [*SHOW],
-        [*SHOW, "1f1b", "--rank-count", "4"],
-        [*SHOW, "1f1b", *SIZES, "--form", "json"],
+        ("reverse=1", "option 'reverse' does not exist for gpipe, it has reverse_backward; leave it out"),
+        ("reverse_backward=2", "reverse_backward=2 must be between 0 and 1 for gpipe"),
+        ("reverse_backward=maybe", "--option reverse_backward 'maybe' must be a whole number"),
+        ("num_ranks=2", "num_ranks is given by --ranks"),
+        ("name=x", "name is given by the name of the schedule"),
+        ("reverse_backward", "must be a name and a value, such as reverse_backward=true"),
+        ("=1", "must be a name and a value, such as reverse_backward=true"),
     ],
 )
-def test_a_command_that_does_not_exist_ends_with_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
+def test_options_that_do_not_exist_are_faults(
+    option: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in faults_of(capsys, "gpipe", *SIZES, "--option", option)
 
 
-def test_it_answers_within_a_second_and_never_loads_jax() -> None:
-    # One of five: the machine that runs the tests is shared.
-    for _ in range(5):
-        started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", LIGHT], check=True, stdout=subprocess.DEVNULL)
-        if time.perf_counter() - started < 1.0:
-            return
-    pytest.fail("never answered within a second")
+def test_each_fault_is_a_line_that_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = faults_of(capsys, "1f2b", "--transfer", "-1").splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("jaxpipe schedule show: ") for line in lines)
 
 
-def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxpipe", "schedule", "list"], capture_output=True, text=True
+@pytest.mark.parametrize("name", GENERATORS)
+def test_every_schedule_is_shown_within_80_columns(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    costs = ["--cost", "F=1.15", "--cost", "head=0.7", "--transfer", "0.2", "--sync", "neighbor"]
+    for color in ("never", "always"):
+        assert main([*SHOW, name, *SIZES, *costs, "--color", color]) == 0
+        shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+        assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_colours_are_for_terminals_unless_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def is_in_color(*options: str) -> bool:
+        assert main([*SHOW, "zb_h1", *SIZES, *options]) == 0
+        return "\x1b[" in capsys.readouterr().out
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert not is_in_color()
+    assert is_in_color("--color", "always")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert is_in_color()
+    assert not is_in_color("--color", "never")
+    assert not is_in_color("-o", str(tmp_path / "grid.txt"))
+    assert "\x1b[" not in (tmp_path / "grid.txt").read_text()
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_in_color()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not is_in_color()
+    assert is_in_color("--color", "always")
+    assert "--color 'red' must be one of auto, always, never" in faults_of(
+        capsys, "zb_h1", *SIZES, "--color", "red"
     )
-    assert done.returncode == 0
-    assert done.stdout.startswith("gpipe")
 
 
-def test_a_reader_that_has_seen_enough_causes_no_traceback() -> None:
-    command = (
-        f"{sys.executable} -m jaxpipe schedule show gpipe --ranks 8 --microbatches 512 --format json | true"
-    )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.stderr == ""
+def test_text_on_a_terminals_colours_can_be_read() -> None:
+    assert set(SHADES) == set(Kind)
+    for color in {shade for shades in SHADES.values() for shade in shades}:
+        levels = (0, 95, 135, 175, 215, 255)
+        red, green, blue = ((color - 16) // 36, (color - 16) // 6 % 6, (color - 16) % 6)
+        background = f"#{levels[red]:02x}{levels[green]:02x}{levels[blue]:02x}"
+        assert contrast(background, "#000000") >= 4.5
+
+
+def test_pictures_of_more_than_a_browser_bears_are_refused_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    started = time.perf_counter()
+    huge = ["zb_h1", "--ranks", "16", "--microbatches", "512", "--format", "svg"]
+    said = faults_of(capsys, *huge)
+    assert "a picture of 24576 actions must have at most 20000; use fewer microbatches" in said
+    assert time.perf_counter() - started < 10

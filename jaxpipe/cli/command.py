@@ -1,0 +1,66 @@
+"""The command ``jaxpipe``: which words it knows, and how it ends.
+
+    jaxpipe schedule list
+    jaxpipe schedule show zb_h1 --ranks 4 --microbatches 8 --cost F=1.15 --cost B=1.4 --format json
+    jaxpipe schedule compare 1f1b interleaved:2 zb_v --ranks 4 --microbatches 8 --format html -o compared.html
+    jaxpipe schedule trace zb_v --ranks 4 --microbatches 8 -o trace.json
+    jaxpipe schedule csv zb_v --ranks 4 --microbatches 8 -o zb_v.csv
+
+It answers within a second, since nothing here loads JAX, nor a command that was not asked for. All faults
+of a request are reported at once, with exit code 2.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from jaxpipe.cli.faults import RefusedError
+
+_COMMANDS = (
+    ("list", "the names of the schedules", "listing"),
+    ("show", "a schedule's grid or picture, bubble and activations held", "show"),
+    ("compare", "several schedules under one time axis, with a table", "compare"),
+    ("trace", "a schedule as a trace for Perfetto or Chrome", "trace"),
+    ("csv", "a schedule's order as CSV", "write_csv"),
+)
+"""Word, help, and the module with ``add_arguments`` and ``run``, whose docstring describes it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0, or 2 for a request that cannot be answered."""
+    argv = sys.argv[1:] if argv is None else argv
+    arguments = _parser(chosen=argv[1:2]).parse_args(argv)
+    try:
+        arguments.run(arguments)
+        sys.stdout.flush()
+    except RefusedError as refused:
+        lines = (f"jaxpipe schedule {arguments.action}: {fault}" for fault in refused.faults)
+        print("\n".join(lines), file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # Whoever reads, such as head, has seen enough; Python would flush once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
+    """Knows the arguments of the ``chosen`` command.
+
+    Values stay texts here: the commands read them, and report all that are wrong together.
+    """
+    parser = argparse.ArgumentParser(
+        prog="jaxpipe", description="Pipeline-parallel pre-training in JAX.", allow_abbrev=False
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    schedule = commands.add_parser("schedule", help="look at pipeline schedules", allow_abbrev=False)
+    actions = schedule.add_subparsers(required=True, metavar="ACTION", dest="action")
+    for name, summary, module in _COMMANDS:
+        parser_of_command = actions.add_parser(name, help=summary, allow_abbrev=False)
+        if name in chosen:
+            command = import_module(f"jaxpipe.cli.{module}")
+            parser_of_command.description = command.__doc__
+            command.add_arguments(parser_of_command)
+            parser_of_command.set_defaults(run=command.run)
+    return parser

@@ -1,0 +1,67 @@
+"""Where an answer goes: to the terminal, or whole into a file."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxpipe.cli.faults import RefusedError
+
+
+def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    """``--format``, if there is a choice, whose default is the first; and ``-o``."""
+    if formats:
+        others = ", ".join(formats[1:])
+        parser.add_argument("--format", default=formats[0], help=f"{formats[0]} (default), {others}")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there instead of to the terminal")
+
+
+def find_output_faults(arguments: argparse.Namespace, formats: Sequence[str]) -> list[str]:
+    """A format that there is not, and a file that cannot be."""
+    faults = []
+    if formats and arguments.format not in formats:
+        faults.append(f"--format {arguments.format!r} must be one of {', '.join(formats)}")
+    if arguments.output is not None:
+        faults += _find_file_faults(arguments.output)
+    return faults
+
+
+def write(text: str, output: str | None) -> None:
+    """``RefusedError`` if the system refuses."""
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        _write_file(Path(output), text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RefusedError([f"-o {output!r} cannot be written: {reason}; name another file"]) from error
+
+
+def _find_file_faults(output: str) -> list[str]:
+    if not output or "\0" in output:
+        return [f"-o {output!r} must be the name of a file; name one"]
+    path = Path(output)
+    try:
+        if path.is_dir():
+            return [f"-o {output!r} is a folder; name a file in it"]
+        if not path.parent.is_dir():
+            return [f"-o {output!r} must lie in a folder that exists; make {str(path.parent)!r} first"]
+    except OSError as error:
+        return [f"-o {output!r} cannot be written: {error.strerror}; name another file"]
+    return []
+
+
+def _write_file(path: Path, text: str) -> None:
+    """A file is the old one or the new one, never half of it; a pipe or device is written to."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
+    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

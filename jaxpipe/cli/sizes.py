@@ -1,0 +1,144 @@
+"""Which schedule a request means, and how large: by name and sizes, or from a CSV file."""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from jaxpipe.schedules import GENERATORS, Schedule, build, find_faults
+from jaxpipe.schedules.csv_text import from_csv
+
+Number = TypeVar("Number", int, float)
+
+_GIVEN_OTHERWISE = {
+    "name": "the name of the schedule",
+    "num_ranks": "--ranks",
+    "num_microbatches": "--microbatches",
+    "num_chunks": "--chunks",
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What was given, None for what was not; ``options`` are those of generators."""
+
+    num_ranks: int | None
+    num_microbatches: int | None
+    num_chunks: int | None
+    options: Mapping[str, int]
+
+
+def add_size_arguments(parser: argparse.ArgumentParser, *, with_chunks: bool = True) -> None:
+    """Ranks, microbatches, chunks and options."""
+    parser.add_argument("--ranks", metavar="P", help="number of ranks")
+    parser.add_argument("--microbatches", metavar="M", help="number of microbatches in a step")
+    if with_chunks:
+        parser.add_argument("--chunks", metavar="V", help="stages per rank (default: as many as it needs)")
+    parser.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="of a schedule that has some, such as reverse_backward=true (see jaxpipe schedule list)",
+    )
+
+
+def help_on_schedule() -> str:
+    """What may stand for a schedule."""
+    return f"one of {', '.join(GENERATORS)}; or a file that ends in .csv, which needs no sizes"
+
+
+def read_sizes(arguments: argparse.Namespace, faults: list[str]) -> Sizes:
+    """What cannot be read becomes 1, and a fault more."""
+
+    def read(option: str, text: str | None) -> int | None:
+        return None if text is None else read_number(text, int, option=option, faults=faults, fallback=1)
+
+    return Sizes(
+        read("--ranks", arguments.ranks),
+        read("--microbatches", arguments.microbatches),
+        read("--chunks", getattr(arguments, "chunks", None)),
+        _read_options(arguments.option, faults),
+    )
+
+
+def read_number(
+    text: str, read: Callable[[str], Number], *, option: str, faults: list[str], fallback: Number
+) -> Number:
+    """The number, or ``fallback`` and one fault more."""
+    try:
+        return read(text)
+    except ValueError:
+        faults.append(f"{option} {text!r} must be {'a whole' if read is int else 'a'} number")
+        return fallback
+
+
+def read_schedule(text: str, sizes: Sizes, faults: list[str]) -> Schedule | None:
+    """The schedule, or None and what is wrong."""
+    if is_file(text):
+        return _read_file(text, sizes, faults)
+    given = {"--ranks": sizes.num_ranks, "--microbatches": sizes.num_microbatches}
+    found = [f"{option} is missing; give a number" for option, number in given.items() if number is None]
+    num_ranks, num_microbatches = (1 if number is None else number for number in given.values())
+    known = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, **sizes.options}
+    found += find_faults(text, num_chunks=sizes.num_chunks, **known)
+    faults += found
+    return None if found else build(text, num_chunks=sizes.num_chunks, **known)
+
+
+def is_file(text: str) -> bool:
+    """Whether it means a file, not a name."""
+    return text.endswith(".csv") or os.sep in text
+
+
+def _read_file(text: str, sizes: Sizes, faults: list[str]) -> Schedule | None:
+    try:
+        schedule = from_csv(Path(text).read_text(encoding="utf-8"), name=Path(text).stem)
+    except OSError as error:
+        faults.append(f"{text!r} cannot be read: {error.strerror}; name a CSV file or a schedule")
+    except UnicodeDecodeError:
+        faults.append(f"{text!r} must be text in UTF-8; save it so")
+    except ValueError as error:
+        faults.append(f"{text!r}: {error}")
+    else:
+        found = [*_find_other_sizes(text, sizes, schedule)]
+        faults += found
+        return None if found else schedule
+    return None
+
+
+def _find_other_sizes(text: str, sizes: Sizes, schedule: Schedule) -> list[str]:
+    """Sizes that were given, but are not those of the file."""
+    has = {
+        "--ranks": (sizes.num_ranks, schedule.num_ranks),
+        "--microbatches": (sizes.num_microbatches, schedule.num_microbatches),
+        "--chunks": (sizes.num_chunks, schedule.placement.num_chunks),
+    }
+    found = [
+        f"{option} {given} must be the {held} of {text!r}; leave it out"
+        for option, (given, held) in has.items()
+        if given not in (None, held)
+    ]
+    if sizes.options:
+        found.append(f"--option is for schedules by name, but {text!r} is a file; leave it out")
+    return found
+
+
+def _read_options(texts: list[str], faults: list[str]) -> dict[str, int]:
+    options: dict[str, int] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if name in _GIVEN_OTHERWISE:
+            faults.append(
+                f"--option {text!r} must name an option; {name} is given by {_GIVEN_OTHERWISE[name]}"
+            )
+        elif not name.isidentifier() or not value:
+            faults.append(f"--option {text!r} must be a name and a value, such as reverse_backward=true")
+        elif name in options:
+            faults.append(f"--option {name} is given twice; keep one")
+        else:
+            whole = {"true": "1", "false": "0"}.get(value.lower(), value)
+            options[name] = read_number(whole, int, option=f"--option {name}", faults=faults, fallback=0)
+    return options

@@ -1,0 +1,143 @@
+"""What actions and messages cost, and how ranks wait for each other."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from jaxpipe.cli.sizes import read_number
+from jaxpipe.pictures import Timed
+from jaxpipe.schedules import Costs, Schedule, fuse_backward, simulate, split_backward
+from jaxpipe.schedules.costs import ENDS, find_cost_faults
+from jaxpipe.schedules.simulate import find_simulation_faults
+
+_KINDS = ("F", "B", "W")
+_NAMES = tuple(field.name for field in fields(Costs))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Read and checked, but for how many costs there must be."""
+
+    costs: Costs
+    transfer: float
+    sync: str
+    transfer_ticks: int
+    fuses_backward: bool
+
+
+def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> None:
+    """Costs, messages and the model of waiting; ``costs_are`` says of what."""
+    parser.add_argument(
+        "--cost",
+        metavar="KIND=SECONDS",
+        action="append",
+        default=[],
+        help=f"of F, B or W, {costs_are}; or of head or embedding, of the whole model (default 0)",
+    )
+    parser.add_argument("--transfer", metavar="SECONDS", default="0", help="of one message (default 0)")
+    parser.add_argument(
+        "--sync",
+        default="async",
+        help="async (default): every message its own; neighbor: the lowered program, BW split over two ticks",
+    )
+    parser.add_argument("--transfer-ticks", metavar="1|2", help="only with --sync neighbor (default 1)")
+    parser.add_argument(
+        "--fuse-backward",
+        action="store_true",
+        help="run B and W as one action where W follows B; of gpipe and 1f1b, --sync async always does",
+    )
+
+
+def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
+    """What cannot be read becomes the default, and a fault more."""
+    transfer = read_number(arguments.transfer, float, option="--transfer", faults=faults, fallback=0.0)
+    transfer_ticks = 1
+    if arguments.transfer_ticks is not None:
+        transfer_ticks = read_number(
+            arguments.transfer_ticks, int, option="--transfer-ticks", faults=faults, fallback=1
+        )
+        if arguments.sync == "async":
+            faults.append("--transfer-ticks is for --sync neighbor; give that too, or leave it out")
+    if transfer_ticks not in (1, 2):
+        faults.append(f"transfer_ticks={transfer_ticks} must be 1 or 2")
+    costs = _read_costs(arguments.cost, faults)
+    faults += find_simulation_faults(transfer=transfer, sync=arguments.sync)
+    return Timing(costs, transfer, arguments.sync, transfer_ticks, arguments.fuse_backward)
+
+
+def costs_per_stage(schedule: Schedule, costs: Costs, faults: list[str]) -> Costs:
+    """As given: one number, or one for each stage."""
+    faults += find_cost_faults(costs, schedule.placement.num_stages)
+    return costs
+
+
+def costs_per_rank(schedule: Schedule, costs: Costs, faults: list[str]) -> Costs:
+    """Given for a rank's layers: one number, or one for each of p equal parts of the model.
+
+    With v chunks a stage has a v-th of it, so that schedules of different chunks run the same model.
+    """
+    num_ranks, num_chunks = schedule.num_ranks, schedule.placement.num_chunks
+    divided: dict[str, float | tuple[float, ...]] = {}
+    for kind in _KINDS:
+        value = getattr(costs, kind)
+        if isinstance(value, tuple):
+            if len(value) != num_ranks:
+                faults.append(
+                    f"{len(value)} costs {kind} for {num_ranks} ranks; give one for each, or a single number"
+                )
+            divided[kind] = tuple(part / num_chunks for part in value for _ in range(num_chunks))
+        else:
+            divided[kind] = value / num_chunks
+    try:
+        return replace(costs, **divided)  # type: ignore[arg-type]
+    except ValueError as error:
+        faults += (f"{fault} after its division by {num_chunks} chunks" for fault in str(error).split("; "))
+        return costs
+
+
+def timed(title: str, schedule: Schedule, timing: Timing, *, costs: Costs, stages_per_unit: int = 1) -> Timed:
+    """The schedule as the model of waiting runs it, with its times."""
+    if timing.fuses_backward:
+        schedule = fuse_backward(schedule)
+    elif timing.sync == "neighbor":
+        schedule = split_backward(schedule)
+    simulation = simulate(
+        schedule,
+        costs=costs,
+        transfer=timing.transfer,
+        sync=timing.sync,
+        transfer_ticks=timing.transfer_ticks,
+    )
+    return Timed(title, schedule, simulation, stages_per_unit)
+
+
+def _read_costs(texts: Sequence[str], faults: list[str]) -> Costs:
+    costs: dict[str, float | tuple[float, ...]] = {}
+    for text in texts:
+        kind, _, value = text.partition("=")
+        if kind not in _NAMES or not value:
+            faults.append(
+                f"--cost {text!r} must name F, B, W, head or embedding and a number, such as F=1.5, or one "
+                "for each stage, such as F=1,2"
+            )
+        elif kind in costs:
+            faults.append(f"--cost {kind} is given twice; keep one")
+        else:
+            costs[kind] = _read_cost(kind, value, faults)
+    try:
+        return Costs(**costs)  # type: ignore[arg-type]
+    except ValueError as error:
+        faults += str(error).split("; ")
+        return Costs()
+
+
+def _read_cost(kind: str, text: str, faults: list[str]) -> float | tuple[float, ...]:
+    def read(part: str) -> float:
+        return read_number(part, float, option=f"--cost {kind}", faults=faults, fallback=1.0)
+
+    if "," not in text:
+        return read(text)
+    if kind in ENDS:
+        faults.append(f"--cost {kind} {text!r} must be one number")
+        return 0.0
+    return tuple(map(read, text.split(",")))
