@@ -12,7 +12,7 @@ LOCK  := $(if $(shell command -v flock),flock pyproject.toml)
 PIP   := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-oldest lint check bench gpu-check constraints clean
+.PHONY: help setup train test test-oldest lint check bench gpu-check docs constraints clean
 
 help: ## What there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -46,6 +46,9 @@ bench: setup ## Time the schedules on emulated devices (ARGS='--microbatches 8 -
 
 gpu-check: setup ## Check and time the executor on one GPU
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
+
+docs: setup ## Write docs/schedules.md and its pictures anew
+	$(BIN)/python docs/schedules_page.py
 
 constraints: ## Write constraints.txt anew: the newest versions that fit pyproject.toml
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \

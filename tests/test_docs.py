@@ -7,6 +7,8 @@
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -129,3 +131,14 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
     for target in targets:
         if "://" not in target:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_the_page_on_schedules_is_what_the_code_gives(tmp_path: Path) -> None:
+    """``make docs`` writes it anew."""
+    subprocess.run([sys.executable, ROOT / "docs" / "schedules_page.py", tmp_path], check=True, timeout=120)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = {path.relative_to(tmp_path): path.read_bytes() for path in files}
+    pictures = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs" / "schedules").iterdir()}
+    assert set(written) == {Path("schedules.md")} | pictures
+    for path, content in written.items():
+        assert (ROOT / "docs" / path).read_bytes() == content, f"{path} is out of date: make docs"

@@ -1,0 +1,180 @@
+"""Writes docs/schedules.md and its pictures from the code (``make docs``); a test tells if they are stale."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxpipe.pictures import Timed, svg
+from jaxpipe.schedules import GENERATORS, Costs, build, simulate
+
+FOLDER = Path(__file__).parent
+
+NUM_RANKS, NUM_MICROBATCHES = 4, 8
+SIZES = ((4, 8), (8, 32))
+"""Ranks and microbatches of the pictures, and of the tables."""
+
+
+INTRODUCTION = """\
+All of them run in the one executor, except chimera with more than two pipes, and have the same gradients. A
+schedule of your own comes from a CSV file, which `jaxpipe schedule csv` shows how to write.
+
+In pictures and tables F, B and W of a rank's layers cost 1 each, cut into v chunks 1/v each, and messages
+take no time. *Span* is the longest time from a rank's first action to its last: what a step costs if the
+optimizer step of each rank follows at once. *Held* is the most activations that any rank keeps until B, and
+until W, in those of a rank's layers for one microbatch. *Weights* are copies during a step.
+
+In what is said of each schedule, p is the number of ranks, m of microbatches, v of chunks; F, B, W are costs
+of one stage, that is of one chunk, BW = B + W, and what is held is counted in stages.
+
+Real costs are not equal, and messages take time. How much that matters tells
+
+```sh
+jaxpipe schedule compare 1f1b zb_h1 zb_v --ranks 4 --microbatches 16 \\
+  --cost F=10 --cost B=12 --cost W=8 --transfer 1
+```"""
+
+
+class Advice(NamedTuple):
+    """What a schedule is for, and when to choose it."""
+
+    purpose: str
+    choose: str
+
+
+ADVICE = {
+    "gpipe": Advice(
+        "The simplest order there is: a picture to compare the others with.",
+        "Almost never: 1f1b takes the same time and less memory. For a step of few microbatches it does "
+        "no harm.",
+    ),
+    "1f1b": Advice(
+        "The schedule that most training runs use: it bounds memory by the number of ranks.",
+        "When memory for weight gradients that wait is scarce, or B and W cannot be had apart. The default "
+        "without chunks.",
+    ),
+    "interleaved": Advice(
+        "1f1b with a bubble that is v times smaller, paid with v times as many messages.",
+        "With few microbatches a rank, fast links, and enough layers to give each rank several chunks. "
+        "The default "
+        "with chunks.",
+    ),
+    "looped_bfs": Advice(
+        "Chunks breadth first: between two uses of the same weights lies a whole batch.",
+        "When weights are sharded over dp and gathered for each chunk, so that they are gathered once a "
+        "batch; and "
+        "when memory for all microbatches is there.",
+    ),
+    "zb_h1": Advice(
+        "1f1b with a third of the bubble in the same number of activations.",
+        "As the first thing to try beyond 1f1b: one chunk, no further weights. What B leaves for W needs "
+        "memory too.",
+    ),
+    "zb_h2": Advice(
+        "No bubble at all between a rank's first action and its last.",
+        "When there is memory for twice the activations of 1f1b, and F, B and W cost about the same.",
+    ),
+    "interleaved_zb": Advice(
+        "Interleaved, with W where a rank would be idle: both savings at once.",
+        "With few microbatches, several chunks and fast links. It wants less memory than interleaved as "
+        "well.",
+    ),
+    "zb_v": Advice(
+        "No bubble with the memory of 1f1b, spread evenly over the ranks.",
+        "When a rank has at least two layers: usually the best use of the memory that 1f1b has.",
+    ),
+    "v_half": Advice(
+        "Half the memory of 1f1b, for a bubble that is still smaller than its.",
+        "When activations do not fit, before turning to full recomputation.",
+    ),
+    "v_min": Advice(
+        "A third of the memory of 1f1b.",
+        "When v_half does not fit either. It suffers most from costs that are not equal.",
+    ),
+    "dualpipe_v": Advice(
+        "F of one chunk beside the backward of the other, so that communication inside layers can hide.",
+        "For layers that wait for communication, such as mixtures of experts; else zb_v is shorter to the "
+        "same end.",
+    ),
+    "dualpipe": Advice(
+        "As dualpipe_v, with two pipes: half the bubble, and twice the weights.",
+        "When weights are small beside activations, since each rank holds two stages during a step.",
+    ),
+    "chimera": Advice(
+        "Two opposed 1f1b: half the warm-up, and twice the weights.",
+        "With as few microbatches as ranks, when weights are small beside activations.",
+    ),
+}
+
+
+def write(folder: Path) -> None:
+    """The page and a picture for each schedule."""
+    pictures = folder / "schedules"
+    pictures.mkdir(parents=True, exist_ok=True)
+    for name in GENERATORS:
+        (pictures / f"{name}.svg").write_text(svg([timed(name)]), encoding="utf-8")
+    (folder / "schedules.md").write_text("\n".join(_page()) + "\n", encoding="utf-8")
+
+
+def timed(name: str, num_ranks: int = NUM_RANKS, num_microbatches: int = NUM_MICROBATCHES) -> Timed:
+    """F, B and W of a rank's layers cost 1 each, however many chunks they are cut into."""
+    schedule = build(name, num_ranks=num_ranks, num_microbatches=num_microbatches)
+    num_chunks = schedule.placement.num_chunks
+    costs = Costs(F=1 / num_chunks, B=1 / num_chunks, W=1 / num_chunks)
+    return Timed(name, schedule, simulate(schedule, costs=costs), stages_per_unit=num_chunks)
+
+
+def _page() -> Iterator[str]:
+    yield "# Schedules"
+    yield ""
+    yield "<!-- Written by `make docs`; change docs/schedules_page.py or the docstrings instead. -->"
+    yield ""
+    yield INTRODUCTION
+    for num_ranks, num_microbatches in SIZES:
+        yield ""
+        yield from _table(num_ranks, num_microbatches)
+    for name in GENERATORS:
+        yield ""
+        yield from _section(name)
+
+
+def _table(num_ranks: int, num_microbatches: int) -> Iterator[str]:
+    yield f"{num_ranks} ranks, {num_microbatches} microbatches:"
+    yield ""
+    yield "| schedule | chunks | makespan | bubble | span | held until B | held until W | weights |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for name in GENERATORS:
+        one = timed(name, num_ranks, num_microbatches)
+        placement, simulation = one.schedule.placement, one.simulation
+        figures = [
+            f"[{name}](#{name})",
+            placement.num_chunks,
+            f"{simulation.makespan:g}",
+            f"{simulation.bubble_fraction:.1%}",
+            f"{simulation.longest_rank_span:g}",
+            f"{one.peak_until_backward:g}",
+            f"{one.peak_until_weight:g}",
+            placement.num_pipes,
+        ]
+        yield f"| {' | '.join(map(str, figures))} |"
+
+
+def _section(name: str) -> Iterator[str]:
+    generator, advice = GENERATORS[name], ADVICE[name]
+    yield f"## {name}"
+    yield ""
+    yield advice.purpose
+    yield ""
+    yield f"**When:** {advice.choose}"
+    yield ""
+    yield f"![{name}, {NUM_RANKS} ranks, {NUM_MICROBATCHES} microbatches](schedules/{name}.svg)"
+    yield ""
+    yield from inspect.cleandoc(generator.make.__doc__ or "").splitlines()
+    if generator.options:
+        yield ""
+        yield f"Options: {', '.join(f'`{option}`' for option in generator.options)}."
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
