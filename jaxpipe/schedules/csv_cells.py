@@ -11,9 +11,9 @@ from jaxpipe.schedules.generators.catalog import LARGEST
 
 MOST_CELLS = 4 * LARGEST
 """F, B and W of the largest schedule, and some idle time."""
-MOST_FAULTS, MOST_RANKS, WIDTH = 30, 40, 110
+MOST_FAULTS, MOST_RANKS, WIDTH, LONGEST_SHOWN = 30, 40, 110, 24
 """What a message shows; more is counted."""
-LONGEST_CELL = 24
+LONGEST_CELL = 100
 """No action of a schedule that is small enough has a longer name."""
 
 
@@ -101,7 +101,7 @@ def _first(spots: Iterator[int], *, before: int) -> int:
 
 def printable(text: str) -> str:
     """On one line, and short."""
-    short = text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 3] + "..."
+    short = text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
     return "".join(letter if letter.isprintable() else "?" for letter in short)
 
 

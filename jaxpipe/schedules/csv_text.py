@@ -37,6 +37,8 @@ from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.validate import find_order_faults
 
 FORMS = ("jaxpipe", "torch")
+MOST_PIPES = 64
+"""A prime for each in the name of an action."""
 
 _NAME, _PLACEMENT = "jaxpipe schedule", "placement"
 _OURS_IN_TORCH = {Kind.F: "F", Kind.B: "I", Kind.W: "W", Kind.BW: "B"}
@@ -159,7 +161,7 @@ def _read_cell(text: str, form: str) -> list[Action]:
     match = _IN_TORCH.fullmatch(text)
     if match is None:
         these = "such as 0F3, 0I3, 0W3, 0B3"
-        raise ValueError(f"{text!r} is not an action; write stage, kind and microbatch, {these}")
+        raise ValueError(f"{printable(text)!r} is not an action; write stage, kind and microbatch, {these}")
     stage, kind, microbatch = match.groups()
     return [Action(_TORCH_IN_OURS[kind], int(stage), int(microbatch))]
 
@@ -203,6 +205,10 @@ def _place(orders: Sequence[_Order], sizes: _Sizes, *, said: str) -> tuple[Place
         stage_ranks = _ranks_from_text(said) if said else _ranks_of_most(orders, sizes)
         num_stages, total = len(stage_ranks[0]), sum(map(len, stage_ranks))
         too_large = [*find_too_large(num_stages, sizes.num_microbatches)]
+        if len(stage_ranks) > MOST_PIPES:
+            too_large.append(
+                f"a placement of {len(stage_ranks)} pipes must have at most {MOST_PIPES}; use fewer"
+            )
         if total > LARGEST:
             too_large.append(f"a placement of {total} stages must have at most {LARGEST}; use fewer")
         if too_large:
@@ -305,5 +311,7 @@ def _find_unwritable(schedule: Schedule, form: str) -> Iterator[str]:
         form == "jaxpipe" and _said(read_table(f"# {_NAME} {schedule.name}\n0F0")).get(_NAME) != schedule.name
     ):
         yield f"the name {schedule.name!r} must be one line without blanks or commas at its end; change it"
+    if placement.num_pipes > MOST_PIPES:
+        yield f"{placement.num_pipes} pipes must be at most {MOST_PIPES}; use fewer"
     if _with_chunks(placement.stage_ranks, placement.num_ranks) != placement:
         yield "the text cannot say which chunk a stage is; number a rank's in the order of their stages"

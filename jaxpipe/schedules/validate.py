@@ -13,11 +13,11 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 from jaxpipe.schedules.actions import Action, Kind
+from jaxpipe.schedules.communication import RendezvousError, with_communication
 from jaxpipe.schedules.dependencies import DeadlockError, inputs, ready_order, result
-from jaxpipe.schedules.messages import programs, receives, sends, stuck_in_rendezvous
+from jaxpipe.schedules.messages import receives, sends
 from jaxpipe.schedules.render import order_grid
 from jaxpipe.schedules.schedule import Schedule
-from jaxpipe.schedules.ticks import assign_ticks
 
 
 class Fault(NamedTuple):
@@ -145,13 +145,17 @@ def _find_circles(schedule: Schedule) -> Iterator[Fault]:
 
 def _circles(successor: dict[int, int | None]) -> Iterator[list[int]]:
     """The circles of more than one rank that come of following ``successor``, each from its lowest rank."""
+    seen: set[int] = set()
     for start in sorted(successor):
-        path, rank = [start], successor[start]
-        while rank is not None and rank in successor and rank not in path:
-            path.append(rank)
+        path: dict[int, int] = {}
+        rank: int | None = start
+        while rank is not None and rank in successor and rank not in seen:
+            seen.add(rank)
+            path[rank] = len(path)
             rank = successor[rank]
-        if rank == start == min(path) and len(path) > 1:
-            yield path
+        if rank is not None and rank in path and len(circle := [*path][path[rank] :]) > 1:
+            lowest = circle.index(min(circle))
+            yield circle[lowest:] + circle[:lowest]
 
 
 def _find_single_messages(schedule: Schedule) -> Iterator[Fault]:
@@ -166,6 +170,7 @@ def _find_single_messages(schedule: Schedule) -> Iterator[Fault]:
 
 
 def _find_rendezvous_deadlock(schedule: Schedule) -> Iterator[Fault]:
-    for rank, exchange in stuck_in_rendezvous(programs(schedule, assign_ticks(schedule))).items():
-        messages = ", ".join(sorted(map(str, exchange.sends | exchange.receives)))
-        yield Fault(f"rendezvous deadlock: rank {rank} waits for ever in the exchange of {messages}")
+    try:
+        with_communication(schedule)
+    except RendezvousError as deadlock:
+        yield Fault(str(deadlock))

@@ -199,8 +199,8 @@ def test_a_text_without_actions_is_refused(text: str) -> None:
 def test_a_text_of_junk_is_refused_soon_and_shortly() -> None:
     with pytest.raises(ValueError, match="5000001 cells, but may have"):
         from_csv("a\n" * 5_000_000)
-    assert len(fault_of("abc," * (MOST_CELLS // 8))) < 10_000
-    assert len(fault_of("abc\n" * (MOST_CELLS // 8))) < 10_000
+    assert len(fault_of("abc," * (MOST_CELLS // 20))) < 10_000
+    assert len(fault_of("abc\n" * (MOST_CELLS // 20))) < 10_000
     assert len(fault_of("\0" * 10_000_000)) < 1000
 
 
@@ -270,13 +270,13 @@ def read_or_refuse(text: str) -> None:
     assert re.search(r"is broken:|the text ", fault)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text() | st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 def test_any_text_is_read_or_refused(text: str) -> None:
     read_or_refuse(text)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_damaged_text_is_read_or_refused(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(GOOD))
