@@ -2,6 +2,7 @@
 
 from jaxpipe.schedules.actions import Action, Kind, parse_action
 from jaxpipe.schedules.activations import held_over_time, peak_held
+from jaxpipe.schedules.communication import Communicated, Exchange, with_communication
 from jaxpipe.schedules.costs import Costs
 from jaxpipe.schedules.csv_text import from_csv, to_csv
 from jaxpipe.schedules.generators.catalog import GENERATORS, Generator, build, default_schedule, find_faults
@@ -18,7 +19,9 @@ __all__ = [
     "GENERATORS",
     "Action",
     "Cause",
+    "Communicated",
     "Costs",
+    "Exchange",
     "Generator",
     "Idle",
     "Kind",
@@ -45,4 +48,5 @@ __all__ = [
     "to_csv",
     "v_shaped",
     "validate",
+    "with_communication",
 ]
