@@ -12,7 +12,7 @@ LOCK  := $(if $(shell command -v flock),flock pyproject.toml)
 PIP   := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-oldest lint check bench gpu-check docs constraints clean
+.PHONY: help setup train test test-grid test-oldest lint check bench gpu-check docs constraints clean
 
 help: ## What there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -24,7 +24,10 @@ train: setup ## Pre-train the tiny Llama on four emulated devices (ARGS='--train
 	$(BIN)/python train.py configs/tiny.yaml $(ARGS)
 
 test: setup ## All tests that need no GPU (ARGS='-k zb_h1')
-	$(BIN)/python -m pytest -m 'not gpu' -n 2 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m 'not gpu and not grid' -n 2 --dist worksteal $(ARGS)
+
+test-grid: setup ## Prove every schedule for all sizes up to 8 ranks, 24 microbatches, 4 chunks (minutes)
+	$(BIN)/python -m pytest -m grid -n 2 --dist worksteal $(ARGS)
 
 # An old Flax uses what its JAX deprecates; a newer Python is: make test PYTHON=python3.13 VENV=.venv-newest CONSTRAINTS=
 test-oldest: ## What leans most on JAX, on the oldest releases that pyproject.toml allows

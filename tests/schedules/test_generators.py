@@ -60,13 +60,13 @@ def test_schedules_with_one_pipe_take_every_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_every_size_gives_a_right_schedule_and_a_right_table(name: str) -> None:
-    """Some 30 sizes of each kind, drawn so that all p, m and v occur; all of them in the slow test below."""
+    """Some 30 sizes for each v, drawn so that all p, m and v occur; ``make test-grid`` takes all of them."""
     for number, ((p, m), v) in enumerate(itertools.product(GRID, chunks_of(name))):
         if (3 * p + m) % 7 == number % 3:
             prove(name, p, m, v)
 
 
-@pytest.mark.slow
+@pytest.mark.grid
 @pytest.mark.parametrize("v", range(1, 5))
 @pytest.mark.parametrize("name", GENERATORS)
 def test_really_every_size_gives_a_right_schedule_and_a_right_table(name: str, v: int) -> None:
