@@ -1,0 +1,8 @@
+"""``auto``: a schedule made for given costs and a given memory."""
+
+from jaxpipe.schedules.auto.bounds import Bound
+from jaxpipe.schedules.auto.find import Found, find_schedule
+from jaxpipe.schedules.auto.memory import Memory
+from jaxpipe.schedules.auto.problem import Timing
+
+__all__ = ["Bound", "Found", "Memory", "Timing", "find_schedule"]

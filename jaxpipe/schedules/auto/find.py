@@ -1,0 +1,199 @@
+"""``find_schedule``: the request, its faults, and what comes back."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from jaxpipe.schedules.auto.bounds import Bound, bound_of
+from jaxpipe.schedules.auto.evaluate import makespan
+from jaxpipe.schedules.auto.memory import TOLERANCE, Memory, fits, least_limit, needed
+from jaxpipe.schedules.auto.named import named_schedules, time_schedule
+from jaxpipe.schedules.auto.problem import (
+    Orders,
+    Problem,
+    Timing,
+    from_schedule,
+    make_problem,
+    share_costs,
+    to_schedule,
+)
+from jaxpipe.schedules.auto.search import Candidate, Effort, Space, find_recipes, search
+from jaxpipe.schedules.costs import UNIT_COSTS, Costs, find_cost_faults
+from jaxpipe.schedules.generators.catalog import build, find_too_large
+from jaxpipe.schedules.placement import Placement, looped, v_shaped
+from jaxpipe.schedules.schedule import Schedule
+from jaxpipe.schedules.simulate import Simulation, find_simulation_faults
+
+EFFORT, EFFORT_PER_ACTION = 700_000, 800
+"""Actions run in a search, if nothing else is asked for: some seconds; fewer if the step itself has few."""
+
+_ASYNC = Timing()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found for a request, and what it is worth; seconds, and the memory's own unit.
+
+    schedule: B and W are split. simulation: of the schedule as it runs, with BW fused if that was asked for.
+    bound: what no single-pipe order on these placements can beat. named, named_makespan: the best of the
+    named schedules that fit. memory: what the fullest rank holds. num_tried: orders that were timed.
+    """
+
+    schedule: Schedule
+    simulation: Simulation
+    bound: Bound
+    named: str | None
+    named_makespan: float | None
+    memory: float
+    num_tried: int
+
+    @property
+    def gap(self) -> float:
+        """How far the makespan may be from the best there is, as a part of the bound."""
+        return self.simulation.makespan / self.bound.seconds - 1
+
+
+def find_schedule(
+    num_ranks: int,
+    num_microbatches: int,
+    *,
+    costs: Costs = UNIT_COSTS,
+    timing: Timing = _ASYNC,
+    memory: Memory | None = None,
+    chunks: Iterable[int] = (1, 2),
+    two_pipes: bool = False,
+    effort: int | None = None,
+) -> Found:
+    """The best order found; never slower than the best named schedule that fits.
+
+    costs: a single number is that of a rank's whole share, and a stage of v chunks costs 1/v of it; costs per
+    stage settle the number of chunks. timing: how ranks wait for each other. memory: None for no limit.
+    chunks: stages per rank that may be tried; two of them in a V or looped. two_pipes: whether to consider
+    schedules that hold the weights twice. effort: actions to run in the search, ``EFFORT`` at most if not
+    given.
+
+    ``ValueError`` lists all that is wrong, or says that nothing fits the memory.
+    """
+    chunks = _chunks_of_costs(costs, num_ranks) or tuple(chunks)
+    faults = [*_find_faults(num_ranks, num_microbatches, costs, timing=timing, memory=memory, chunks=chunks)]
+    if faults:
+        raise ValueError("; ".join(faults))
+    placements = _placements(num_ranks, chunks)
+    problems = [
+        make_problem(
+            placement, num_microbatches, costs=share_costs(costs, placement), timing=timing, memory=memory
+        )
+        for placement in placements
+    ]
+    named = [
+        _Named(_seconds(schedule, problems, costs=costs, timing=timing), schedule)
+        for schedule in named_schedules(num_ranks, num_microbatches, chunks=chunks, two_pipes=two_pipes)
+        if fits(schedule, memory)
+    ]
+    bound = min(map(bound_of, problems))
+    spent = Effort(_default_effort(problems) if effort is None else effort)
+    found = _search(problems, named, spent, goal=bound.seconds)
+    best = min(named, key=lambda one: one.seconds, default=None)
+    if best and (not found or best.seconds <= found[0].seconds):
+        schedule = replace(best.schedule, name="auto")
+    elif found:
+        schedule = to_schedule(found[0].problem, found[0].orders, "auto")
+    else:
+        raise ValueError(f"no order was found that fits {memory}; raise its limit")
+    return Found(
+        schedule=schedule,
+        simulation=time_schedule(schedule, costs, timing),
+        bound=bound,
+        named=best.schedule.name if best else None,
+        named_makespan=best.seconds if best else None,
+        memory=needed(schedule, memory or Memory(float("inf"))),
+        num_tried=spent.num_tried + len(named),
+    )
+
+
+class _Named(NamedTuple):
+    seconds: float
+    schedule: Schedule
+
+
+def _seconds(schedule: Schedule, problems: list[Problem], *, costs: Costs, timing: Timing) -> float:
+    """Of one pipe by its problem, which is quicker than ``simulate``."""
+    for problem in problems:
+        if problem.placement == schedule.placement:
+            return makespan(problem, from_schedule(problem, schedule))
+    return time_schedule(schedule, costs, timing).makespan
+
+
+def _chunks_of_costs(costs: Costs, num_ranks: int) -> tuple[int, ...]:
+    """As costs per stage settle it; rounded up, so that a number that does not divide is found at fault."""
+    lengths = {len(value) for value in (costs.F, costs.B, costs.W) if isinstance(value, tuple)}
+    return tuple(-(-length // num_ranks) for length in sorted(lengths)[:1]) if num_ranks > 0 else ()
+
+
+def _find_faults(
+    num_ranks: int,
+    num_microbatches: int,
+    costs: Costs,
+    *,
+    timing: Timing,
+    memory: Memory | None,
+    chunks: tuple[int, ...],
+) -> Iterator[str]:
+    sizes = {"num_ranks": num_ranks, "num_microbatches": num_microbatches}
+    sizes |= {f"chunks[{index}]": number for index, number in enumerate(chunks)}
+    too_small = [f"{size}={value} must be at least 1" for size, value in sizes.items() if value < 1]
+    yield from too_small
+    if not chunks:
+        yield "chunks=() must have at least one number of chunks; use (1, 2)"
+    elif not too_small:
+        yield from find_too_large(num_ranks * max(chunks), num_microbatches)
+        yield from find_cost_faults(costs, num_ranks * chunks[0])
+    yield from find_simulation_faults(transfer=timing.transfer, sync=timing.sync)
+    if timing.transfer_ticks not in (1, 2):
+        yield f"transfer_ticks={timing.transfer_ticks} must be 1 or 2"
+    if memory is not None and memory.limit < (least := least_limit(memory)) * (1 - TOLERANCE):
+        yield f"memory limit={memory.limit:g} must be at least {least:g}, what one microbatch alone holds"
+
+
+def _placements(num_ranks: int, chunks: tuple[int, ...]) -> Iterator[Placement]:
+    for num_chunks in chunks:
+        yield looped(num_ranks, num_chunks)
+        if num_chunks == 2 and num_ranks > 1:
+            yield v_shaped(num_ranks)
+
+
+def _default_effort(problems: list[Problem]) -> float:
+    return min(EFFORT, EFFORT_PER_ACTION * max(len(problem.cost) for problem in problems))
+
+
+def _search(problems: list[Problem], named: list[_Named], effort: Effort, *, goal: float) -> list[Candidate]:
+    spaces, seeds = [], []
+    for problem in problems:
+        own = [one for one in named if one.schedule.placement == problem.placement]
+        seeds += [Candidate(one.seconds, problem, from_schedule(problem, one.schedule)) for one in own]
+        makes = [partial(_named_orders, name=one.schedule.name) for one in own]
+        num_kept = max(3, min(16, 200 // problem.num_stages))
+        recipes = find_recipes(problem, makes, num_kept=num_kept)
+        spaces.append(Space(problem, tuple(_shorter(problem)), recipes))
+    return search(spaces, seeds, effort=effort, goal=goal)
+
+
+def _shorter(problem: Problem) -> Iterator[Problem]:
+    """With enough microbatches for the ranks to come into their stride."""
+    num_ranks = problem.num_ranks
+    if problem.num_microbatches > 4 * num_ranks:
+        for number in (2 * num_ranks, 3 * num_ranks):
+            yield make_problem(
+                problem.placement,
+                number,
+                costs=problem.costs,
+                timing=problem.timing,
+                memory=problem.memory,
+            )
+
+
+def _named_orders(problem: Problem, name: str) -> Orders:
+    """The named schedule of as many microbatches as the problem has."""
+    sizes = {"num_ranks": problem.num_ranks, "num_microbatches": problem.num_microbatches}
+    return from_schedule(problem, build(name, **sizes, num_chunks=problem.placement.num_chunks))

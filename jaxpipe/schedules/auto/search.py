@@ -1,0 +1,207 @@
+"""The best order that can be found for given costs and a given memory, within seconds.
+
+Where orders come from:
+
+named      every named schedule that fits the memory, as it is
+squeezed   its actions wished for when they would run, and run when they can (``list_pass``)
+patterns   repeated patterns for these costs, or for ticks (``patterns``), the same way
+improved   the best few of all these, swap by swap (``improve``)
+
+With many microbatches, steps of two shorter lengths tell which wishes deserve a pass in full. Effort is
+counted in actions that were run, not in seconds, so that a request gives the same order on any machine.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import product, zip_longest
+from typing import NamedTuple
+
+from jaxpipe.schedules.auto.evaluate import heads, makespan
+from jaxpipe.schedules.auto.improve import climb, improve
+from jaxpipe.schedules.auto.list_pass import NEVER, Patience, in_wished_order, list_pass
+from jaxpipe.schedules.auto.patterns import Pattern, find_patterns, wishes
+from jaxpipe.schedules.auto.problem import Orders, Problem
+
+PATIENCES = (
+    Patience(0.0, 1.0),
+    Patience(0.0, 0.0),
+    Patience(0.5, 1.0),
+    Patience(1.0, 1.0),
+    Patience(0.0, 0.5),
+)
+
+STRETCHES = (1.0, 1.01, 1.03, 1.07, 1.15)
+"""Periods of patterns, in the work of the busiest rank: a longer one is easier to fill."""
+
+KIND_CYCLES = ("", "FBW", "XXW", "FFBBWW", "FBFBWW", "FBFWBW", "FFBWBW", "XXXXWW", "XXXWXW")
+"""Which kind runs in which tick, for patterns of ticks; none for whatever comes."""
+
+NUM_FAVOURITES, NUM_IN_FULL, NUM_IMPROVED = 8, 6, 3
+
+SWAP_COST = 0.4
+"""Of an action of a list pass: what two passes of longest paths take."""
+
+
+class How(StrEnum):
+    """How an order comes of wishes."""
+
+    SECONDS = "seconds"
+    """by a list pass, in which actions take their seconds"""
+    TICKS = "ticks"
+    """by a list pass in which each takes a tick"""
+    SORTED = "sorted"
+    """by sorting"""
+
+
+class Recipe(NamedTuple):
+    """Wishes for a problem of any number of microbatches, and how to make an order of them."""
+
+    wish: Callable[[Problem], list[float]]
+    how: How
+
+
+class Space(NamedTuple):
+    """A problem, and none or two like it with fewer microbatches, the least first."""
+
+    problem: Problem
+    shorter: tuple[Problem, ...]
+    recipes: tuple[Recipe, ...]
+
+
+class Candidate(NamedTuple):
+    """An order of ``problem``, and its seconds."""
+
+    seconds: float
+    problem: Problem
+    orders: Orders
+
+
+@dataclass
+class Effort:
+    """What is left to spend, in actions of a list pass, and how many orders were timed."""
+
+    left: float
+    num_tried: int = 0
+
+    def spend(self, actions: float) -> None:
+        self.left -= actions
+        self.num_tried += 1
+
+
+class _Trial(NamedTuple):
+    """Seconds in full, as far as is known; ``number`` settles ties."""
+
+    seconds: float
+    number: int
+    space: Space
+    recipe: Recipe
+    patience: Patience
+
+
+def search(
+    spaces: Sequence[Space], seeds: Sequence[Candidate], *, effort: Effort, goal: float
+) -> list[Candidate]:
+    """Seeds and what was found, the best first; nothing more is tried once ``goal`` seconds are reached."""
+    found = list(seeds)
+    total = effort.left
+
+    def is_over(part: float) -> bool:
+        return effort.left < (1 - part) * total or any(candidate.seconds <= goal for candidate in found)
+
+    def attempt(pairs: Iterator[tuple[Space, Recipe]], patiences: Sequence[Patience], part: float) -> None:
+        for (space, recipe), patience in product(pairs, patiences):
+            if is_over(part):
+                break
+            seconds = _estimate(space, recipe, patience, found=found, effort=effort)
+            trials.append(_Trial(seconds, len(trials), space, recipe, patience))
+
+    trials: list[_Trial] = []
+    columns = zip_longest(*([(space, recipe) for recipe in space.recipes] for space in spaces))
+    attempt((pair for row in columns for pair in row if pair), PATIENCES[:1], 0.4)
+    favourites = [(trial.space, trial.recipe) for trial in sorted(trials)[:NUM_FAVOURITES]]
+    attempt(iter(favourites), PATIENCES[1:], 0.55)
+    for trial in sorted(trials)[:NUM_IN_FULL]:
+        if trial.space.shorter and not is_over(0.75):
+            _run(trial.space.problem, trial.recipe, trial.patience, found=found, effort=effort)
+    for rank, candidate in enumerate(sorted(found, key=_seconds)[:NUM_IMPROVED]):
+        if not is_over(1.0):
+            part = effort.left / (NUM_IMPROVED - rank)
+            num_swaps = int(part / SWAP_COST / len(candidate.problem.cost))
+            way = climb if candidate.problem.timing.sync == "neighbor" else improve
+            orders = way(candidate.problem, candidate.orders, num_swaps=num_swaps, goal=goal)
+            effort.left -= part
+            effort.num_tried += num_swaps
+            found.append(Candidate(makespan(candidate.problem, orders), candidate.problem, orders))
+    return sorted(found, key=_seconds)
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.seconds
+
+
+def _estimate(
+    space: Space, recipe: Recipe, patience: Patience, *, found: list[Candidate], effort: Effort
+) -> float:
+    """The seconds of the whole step, as the two shorter ones grow; or as it is, if there are none."""
+    if not space.shorter:
+        return _run(space.problem, recipe, patience, found=found, effort=effort)
+    few, more = space.shorter
+    seconds = [_run(problem, recipe, patience, found=None, effort=effort) for problem in space.shorter]
+    if NEVER in seconds:
+        return NEVER
+    growth = (seconds[1] - seconds[0]) / (more.num_microbatches - few.num_microbatches)
+    return seconds[1] + growth * (space.problem.num_microbatches - more.num_microbatches)
+
+
+def _run(
+    problem: Problem, recipe: Recipe, patience: Patience, *, found: list[Candidate] | None, effort: Effort
+) -> float:
+    effort.spend(len(problem.cost))
+    wish = recipe.wish(problem)
+    if recipe.how is How.SORTED:
+        orders = in_wished_order(problem, wish)
+    else:
+        orders = list_pass(problem, wish, patience, in_ticks=recipe.how is How.TICKS)
+    if orders is None:
+        return NEVER
+    seconds = makespan(problem, orders)
+    if found is not None:
+        found.append(Candidate(seconds, problem, orders))
+    return seconds
+
+
+def find_recipes(
+    problem: Problem, names: Sequence[Callable[[Problem], Orders]], *, num_kept: int
+) -> tuple[Recipe, ...]:
+    """Wishes of named orders, and of patterns of each kind in turn."""
+    lowered = problem.timing.sync == "neighbor"
+    squeezed = [Recipe(partial(_wish_of_named, make=make), How.SECONDS) for make in names]
+    if lowered:
+        squeezed += [recipe._replace(how=How.TICKS) for recipe in squeezed]
+    families = []
+    for stretch in STRETCHES:
+        patterns = find_patterns(problem, stretch=stretch, num_kept=num_kept)
+        families.append(_recipes_of(patterns, (How.SECONDS,)))
+    for kinds in KIND_CYCLES if lowered else ():
+        if len(problem.stages[0]) * 3 % max(1, len(kinds)):
+            continue  # the cycle does not fit into the period
+        patterns = find_patterns(problem, in_ticks=True, kinds=kinds, num_kept=num_kept)
+        families.append(_recipes_of(patterns, (How.SORTED, How.TICKS)))
+    return (*squeezed, *(recipe for row in zip_longest(*families) for recipe in row if recipe))
+
+
+def _recipes_of(patterns: Sequence[Pattern], ways: Sequence[How]) -> list[Recipe]:
+    return [
+        Recipe(partial(_wish_of_pattern, pattern=pattern), how) for pattern, how in product(patterns, ways)
+    ]
+
+
+def _wish_of_named(problem: Problem, make: Callable[[Problem], Orders]) -> list[float]:
+    orders = make(problem)
+    return [end - cost for end, cost in zip(heads(problem, orders), problem.cost, strict=True)]
+
+
+def _wish_of_pattern(problem: Problem, pattern: Pattern) -> list[float]:
+    return wishes(pattern, problem.num_microbatches)
