@@ -7,14 +7,16 @@ names in sight while the rows scroll.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxpipe.pictures.axis import Axis, draw_lines, draw_times, shared_axis
-from jaxpipe.pictures.elements import LABEL_SIZE, text
-from jaxpipe.pictures.text_width import text_width
+from jaxpipe.pictures.axis import NARROWEST, Axis, draw_lines, draw_times, shared_axis
+from jaxpipe.pictures.elements import LABEL_SIZE, TEXT_SIZE, text
+from jaxpipe.pictures.text_width import shortened, text_width
 from jaxpipe.pictures.timed import Timed
-from jaxpipe.pictures.timeline import Layout, draw_heads, draw_rows
+from jaxpipe.pictures.timeline import Layout, draw_heads, draw_rows, head_texts
 
 TIMES, TITLE, BETWEEN = 18.0, 26.0, 14.0
 """Heights of the line of times, of a schedule's title, and of what stays free below a schedule."""
+GAP = 10.0
+"""Pixels between the names and the rows."""
 MOST_ACTIONS = 20_000
 """A browser still scrolls through as many."""
 
@@ -51,14 +53,13 @@ def lay_out(compared: Sequence[Timed], *, left: float, top: float) -> Sheet:
 
 def width_of_heads(compared: Sequence[Timed]) -> float:
     """Room for the longest name of a row, and for the numbers beside it."""
-    last_rank = max(timed.schedule.num_ranks for timed in compared) - 1
-    most = max(timed.peak_until_weight for timed in compared)
-    texts = (
-        f"rank {last_rank}",
-        f"peak {'8' * len(f'{most:.4g}')}, {'8' * len(f'{most:.4g}')}",
-        "peak 88.88, 88",
+    shown = (
+        part
+        for timed in compared
+        for rank in range(timed.schedule.num_ranks)
+        for part in head_texts(timed, rank)
     )
-    return max(text_width(content, LABEL_SIZE) for content in texts) + 6
+    return max(text_width(part, LABEL_SIZE) for part in shown) + GAP
 
 
 def draw_left(sheet: Sheet, *, left: float) -> Iterator[str]:
@@ -74,7 +75,8 @@ def draw_right(sheet: Sheet) -> Iterator[str]:
     yield from draw_times(sheet.axis, baseline=sheet.bottom - 4)
     for layout in sheet.layouts:
         if len(sheet.layouts) > 1:
-            yield text(sheet.axis.left, layout.top - 8, layout.timed.title, css="title")
+            title = shortened(layout.timed.title, TEXT_SIZE, width=NARROWEST / 2)
+            yield text(sheet.axis.left, layout.top - 8, title, css="title")
         yield from draw_rows(layout, sheet.axis)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from jaxpipe.pictures.axis import NARROWEST
 from jaxpipe.pictures.colors import style
 from jaxpipe.pictures.elements import FONT_STYLE, TEXT_SIZE, escape, number, rect, text
 from jaxpipe.pictures.figures import Table, comparison_table, figures, heading
@@ -14,6 +15,8 @@ from jaxpipe.pictures.timeline import PATTERNS, STYLE
 EDGE, LINE, GAP = 16.0, 26.0, 24.0
 """Pixels: what stays free around the picture, the height of a line of text, and what stays free in it."""
 HEADING_SIZE = 18.0
+LONGEST_NAME = 280.0
+"""Pixels that a schedule's name may take in the table."""
 BOLD = 1.15
 """How much wider bold letters are, at most."""
 
@@ -28,9 +31,13 @@ text.heading{{font-size:{HEADING_SIZE:g}px}}
 
 
 def svg(compared: Sequence[Timed]) -> str:
-    """One schedule, or several under one time axis, with their figures: the text of a file."""
+    """One schedule, or several under one time axis, with their figures: the text of a file.
+
+    What is not on the time axis stays in what a window shows without scrolling.
+    """
     left = EDGE + width_of_heads(compared)
-    right = left + lay_out(compared, left=left, top=0).axis.width
+    width = left + lay_out(compared, left=left, top=0).axis.width + EDGE
+    right = min(width - EDGE, NARROWEST)
     title = shortened(heading(compared), HEADING_SIZE * BOLD, width=right - EDGE)
     parts = [text(EDGE, EDGE + HEADING_SIZE, title, css="heading")]
     top = EDGE + HEADING_SIZE + GAP
@@ -49,7 +56,7 @@ def svg(compared: Sequence[Timed]) -> str:
         parts += [draw_sample(item, x, y - 15), text(x + SAMPLE + 6, y, item.text)]
     sheet = lay_out(compared, left=left, top=placed[-1][1] + GAP)
     parts += [*draw_left(sheet, left=EDGE), *draw_right(sheet)]
-    frame = _frame(compared, width=right + EDGE, height=sheet.bottom + EDGE)
+    frame = _frame(compared, width=width, height=sheet.bottom + EDGE)
     return "\n".join([*frame, *parts, "</svg>", ""])
 
 
@@ -74,7 +81,8 @@ def _flow(widths: Sequence[float], top: float, *, right: float) -> Iterator[tupl
 
 def _draw_table(table: Table, top: float) -> Iterator[str]:
     """Names to the left, numbers to the right of their columns."""
-    lines = (table.header, *table.rows)
+    names = (shortened(row[0], TEXT_SIZE, width=LONGEST_NAME) for row in table.rows)
+    lines = (table.header, *((name, *row[1:]) for name, row in zip(names, table.rows, strict=True)))
     right, first = EDGE, True
     for cells in zip(*lines, strict=True):
         right += max(text_width(cell, TEXT_SIZE * BOLD) for cell in cells) + (0 if first else GAP)

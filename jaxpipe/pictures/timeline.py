@@ -76,14 +76,19 @@ class Layout(NamedTuple):
 
 def draw_heads(layout: Layout, *, left: float) -> Iterator[str]:
     """The names of the rows, and the peaks beside the curves."""
-    simulation, unit = layout.timed.simulation, layout.timed.stages_per_unit
     for rank in range(layout.timed.schedule.num_ranks):
-        top = layout.top + ROW * rank
-        yield text(left, top + 15, f"rank {rank}", css="label")
+        name, peaks = head_texts(layout.timed, rank)
+        yield text(left, layout.top + ROW * rank + 15, name, css="label")
         top = layout.curves_top + CURVE_ROW * rank
-        peaks = simulation.peak_until_backward[rank] / unit, simulation.peak_until_weight[rank] / unit
-        yield text(left, top + 13, f"rank {rank}", css="label")
-        yield text(left, top + 28, "peak {:.4g}, {:.4g}".format(*peaks), css="muted")
+        yield text(left, top + 13, name, css="label")
+        yield text(left, top + 28, peaks, css="muted")
+
+
+def head_texts(timed: Timed, rank: int) -> tuple[str, str]:
+    """A rank's name, and its peaks until B and until W."""
+    simulation = timed.simulation
+    peaks = (simulation.peak_until_backward[rank], simulation.peak_until_weight[rank])
+    return f"rank {rank}", "peak " + ", ".join(f"{peak / timed.stages_per_unit:.3g}" for peak in peaks)
 
 
 def draw_rows(layout: Layout, axis: Axis) -> Iterator[str]:
@@ -128,7 +133,7 @@ def _draw_action(action: Action, timed: Timed, axis: Axis, *, top: float) -> str
     left, right = axis.x(timed.simulation.start[action]), axis.x(timed.simulation.end[action])
     width = right - left
     parts = [rect(left, top, width, BOX), *draw_bars(action.pipe, left, right, top=top)]
-    fitting = (label for label in labels_of(action) if width_of_box(label, LABEL_SIZE) <= width)
+    fitting = (label for label in labels_of(action) if width_of_box(label, LABEL_SIZE) <= width + 1e-6)
     if label := next(fitting, ""):
         parts.append(text((left + right) / 2, top + 14, label, css="label"))
     thin = " thin" if width < THINNEST_WITH_OUTLINE else ""

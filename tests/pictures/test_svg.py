@@ -64,13 +64,14 @@ def check_times(shown: list[Timed], text: str, left: float) -> None:
 def check_texts(text: str) -> None:
     """No text lies on another, none is wider than its box, none leaves the picture."""
     root = parse(text)
-    for half in [root] if root.tag == "svg" else root:
+    halves = [root] if root.tag == "svg" else [*root]
+    for half in halves:
         assert [*overlapping(texts(half))] == []
     for box in boxes(root, "box"):
         assert not box.label or width_of_box(box.label, LABEL_SIZE) <= box.width + 0.01
-    if root.tag == "svg":
-        assert max(one.right for one in texts(root)) <= float(root.get("width", "nan"))
-        assert max(one.bottom for one in texts(root)) <= float(root.get("height", "nan"))
+    for half in halves:
+        assert max((one.right for one in texts(half)), default=0) <= float(half.get("width", "nan"))
+        assert max((one.bottom for one in texts(half)), default=0) <= float(half.get("height", "nan"))
 
 
 @pytest.mark.parametrize("name", GENERATORS)
@@ -86,7 +87,8 @@ def test_a_picture_shows_every_action_at_its_time_and_no_text_on_another(
 
 
 def test_several_schedules_share_one_axis() -> None:
-    shown = [timed(name, 4, 8, **UNEVEN) for name in ("1f1b", "zb_v", "chimera")]
+    names = ("1f1b", "interleaved", "zb_v", "chimera")
+    shown = [timed(name, 4, 8, **UNEVEN)._replace(stages_per_unit=3) for name in names]
     for text, left in pictures_of(shown):
         check_times(shown, text, left)
         check_texts(text)
@@ -119,6 +121,8 @@ def test_labels_stand_where_they_fit() -> None:
     root = parse(svg([timed("zb_h1", 4, 8)]))
     drawn = [box for box in boxes(root, "box") if box.title]
     assert [box.label for box in drawn][:5] == ["F0", "F1", "F2", "F3", "B0"]
+    wide_enough = boxes(parse(svg([timed("dualpipe", 8, 20)])), "box")
+    assert all(box.label for box in wide_enough if box.title)
     crowded = [box for box in boxes(parse(svg([timed("1f1b", 8, 200)])), "box") if box.title]
     assert {box.label for box in crowded} >= {""}
 
@@ -176,7 +180,9 @@ def test_a_name_with_signs_of_markup_or_control_characters_does_no_harm() -> Non
 
 def test_a_long_title_is_shortened_in_a_file_of_fixed_width() -> None:
     schedule = timed("1f1b", 2, 2).schedule
-    check_texts(svg([Timed("x" * 500, schedule, simulate(schedule))]))
+    long = Timed("x" * 500, schedule, simulate(schedule))
+    check_texts(svg([long]))
+    check_texts(svg([long, long._replace(title="y" * 500)]))
 
 
 def test_what_is_too_large_is_refused_and_what_is_not_stays_small() -> None:
