@@ -11,6 +11,25 @@ from jaxpipe.pipeline.contract import Tree
 from jaxpipe.pipeline.split_vjp import SplitLayer
 
 
+class EndSums(NamedTuple):
+    """What both ends of one pipe have added up so far, on this rank; fp32.
+
+    Each pipe has its own, and head and embedding theirs, also where they are tied: a sum whose terms come in
+    an order that depends on the schedule would have other bits. They are added once, after the ticks
+    (pipes.py). The price: with two pipes, or tied weights, an accumulator more of the size of this rank's
+    rows of the vocabulary for each; with both, three more.
+
+    embedding, head: ``[rows, hidden]``.
+    final: like the parameters of ``final``, the same on all ranks. These three are None without backward.
+    loss: summed over tokens, the same on all ranks.
+    """
+
+    embedding: Array | None
+    head: Array | None
+    final: Tree
+    loss: Float[Array, ""]
+
+
 class Buffers(NamedTuple):
     """The carry of the scan over ticks. The inbox has one slot more than the table counts, its trash.
 
@@ -19,8 +38,8 @@ class Buffers(NamedTuple):
     travelling: with ``transfer_ticks=2`` the message of the tick before, else None.
     residuals: what F left for B, leaves ``[slots, layers, ...]``.
     weight_inputs: what B left for W, leaves ``[slots, layers, ...]``.
-    gradients: fp32 accumulators of all that this rank holds, ``layers`` as ``[chunks, layers, ...]``.
-    loss: the loss summed over the microbatches so far, the same on all ranks.
+    layer_gradients: fp32 accumulators, leaves ``[pipes * chunks, layers, ...]``.
+    ends: of each pipe.
     """
 
     inbox: Array
@@ -28,8 +47,8 @@ class Buffers(NamedTuple):
     travelling: Array | None
     residuals: list[Array]
     weight_inputs: Tree
-    gradients: Tree
-    loss: Float[Array, ""]
+    layer_gradients: Tree
+    ends: tuple[EndSums, ...]
 
 
 def allocate(
@@ -42,6 +61,8 @@ def allocate(
     fill: float,
 ) -> Buffers:
     """Buffers for a table; ``message`` is ``[tokens, hidden]``, ``split`` is None where no B follows.
+
+    ``weights`` are those that the ticks read: their layers are of all pipes.
 
     What is in a slot before something is written there is never read by an action that counts;
     tests set ``fill`` to NaN to prove it.
@@ -62,6 +83,21 @@ def allocate(
         weight_inputs=jax.tree.map(
             lambda leaf: slots(table.num_weight_slots, leaf, num_layers), split.weight_inputs if split else {}
         ),
-        gradients=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), weights if split else {}),
-        loss=jnp.zeros((), jnp.float32),
+        layer_gradients=_zeros(weights["layers"]) if split else {},
+        ends=tuple(
+            end_sums(weights, has_backward=split is not None) for _ in range(table.placement.num_pipes)
+        ),
     )
+
+
+def end_sums(weights: Tree, *, has_backward: bool) -> EndSums:
+    """Nothing added up yet; a head that is tied is of the embedding's shape."""
+    loss = jnp.zeros((), jnp.float32)
+    if not has_backward:
+        return EndSums(None, None, None, loss)
+    head = weights.get("head", weights["embedding"])
+    return EndSums(_zeros(weights["embedding"]), _zeros(head), _zeros(weights["final"]), loss)
+
+
+def _zeros(tree: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), tree)

@@ -5,6 +5,9 @@ on most ticks. As in loops.py, bodies tie what they read to their counter: other
 products and all-reduces out of the loop, and every tick pays for them.
 
 The head runs over chunks of tokens, which bounds the logits.
+
+Each pipe has two ends, on the ranks that hold its first and its last stage. They read the same weights; what
+they add up is kept apart (``EndSums``).
 """
 
 from collections.abc import Callable
@@ -15,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
 from jaxpipe.lowering.table import NONE
-from jaxpipe.pipeline.buffers import Buffers
+from jaxpipe.pipeline.buffers import Buffers, EndSums
 from jaxpipe.pipeline.contract import Batch, Tree
 from jaxpipe.pipeline.loops import tied
 from jaxpipe.pipeline.manual_axes import varying, varying_axes
@@ -23,7 +26,7 @@ from jaxpipe.pipeline.vocabulary import add_rows, cross_entropy, cross_entropy_l
 
 
 class Ends(NamedTuple):
-    """Both ends of the pipe on one rank.
+    """What the ends of every pipe read, on one rank.
 
     weights: ``embedding``, ``final`` and, unless tied, ``head``; the vocabulary's rows of this rank.
     scale: 1 / valid tokens of the global batch, or None where only the loss is wanted.
@@ -51,24 +54,26 @@ def run_embed(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, r
     return buffers._replace(inbox=_once(microbatch, body, buffers.inbox))
 
 
-def run_unembed(ends: Ends, buffers: Buffers, microbatch: Array, *, rank: int) -> Buffers:
+def run_unembed(ends: Ends, buffers: Buffers, microbatch: Array, *, pipe: int, rank: int) -> Buffers:
     """The message of ``rank``, d loss / d embeddings of a microbatch, into the embedding's gradient."""
+    sums = buffers.ends[pipe]
 
     def body(turn: Array, gradient: Array) -> Array:
         microbatch_, message = tied(turn, (microbatch, buffers.message))
         dx = _broadcast(ends, message, rank)
         return add_rows(gradient, _tokens(ends.batch.tokens, microbatch_), dx, axis=ends.axis)
 
-    embedding = _once(microbatch, body, buffers.gradients["embedding"])
-    return buffers._replace(gradients=dict(buffers.gradients, embedding=embedding))
+    return _with_sums(buffers, pipe, sums._replace(embedding=_once(microbatch, body, sums.embedding)))
 
 
-def run_head(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, rank: int) -> Buffers:
+def run_head(
+    ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, pipe: int, rank: int
+) -> Buffers:
     """The message of ``rank``, the last stage's output, through ``final``, head and loss.
 
     Its gradient lands in an inbox slot of ``rank``.
     """
-    name = _head_name(ends)
+    head = _head(ends)
     assert ends.scale is not None, "only the loss is wanted: run_head_loss gives it"
     scale = ends.scale
 
@@ -77,36 +82,41 @@ def run_head(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, ra
         y, labels, first = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
         hidden, pullback = jax.vjp(ends.final, ends.weights["final"], y)
         chunk_loss, d_hidden, d_head_chunk = cross_entropy(
-            ends.weights[name], hidden, labels, vocab_size=ends.vocab_size, scale=scale, axis=ends.axis
+            head, hidden, labels, vocab_size=ends.vocab_size, scale=scale, axis=ends.axis
         )
         d_final_chunk, dy = pullback(varying(d_hidden.astype(hidden.dtype), tuple(varying_axes(hidden))))
         inbox = _put(inbox, dy, _slot_on(ends, rank, slot, inbox), first)
         d_final = jax.tree.map(lambda total, new: total + new.astype(total.dtype), d_final, d_final_chunk)
         return inbox, d_head + d_head_chunk, d_final, loss + chunk_loss
 
-    gradients = dict(buffers.gradients)
-    carry = (buffers.inbox, gradients[name], gradients["final"], buffers.loss)
+    sums = buffers.ends[pipe]
     num_chunks = buffers.message.shape[0] // ends.chunk_tokens
-    inbox, gradients[name], gradients["final"], loss = _chunks(microbatch, num_chunks, body, carry)
-    return buffers._replace(inbox=inbox, gradients=gradients, loss=loss)
+    inbox, *added = _chunks(microbatch, num_chunks, body, (buffers.inbox, sums.head, sums.final, sums.loss))
+    return _with_sums(buffers._replace(inbox=inbox), pipe, EndSums(sums.embedding, *added))
 
 
-def run_head_loss(ends: Ends, buffers: Buffers, microbatch: Array, *, rank: int) -> Buffers:
+def run_head_loss(ends: Ends, buffers: Buffers, microbatch: Array, *, pipe: int, rank: int) -> Buffers:
     """The loss alone of the message of ``rank``, for evaluation."""
 
     def body(chunk: Array, loss: Array) -> Array:
         y, labels, _ = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
         hidden = ends.final(ends.weights["final"], y)
-        head = ends.weights[_head_name(ends)]
-        return loss + cross_entropy_loss(head, hidden, labels, vocab_size=ends.vocab_size, axis=ends.axis)
+        return loss + cross_entropy_loss(
+            _head(ends), hidden, labels, vocab_size=ends.vocab_size, axis=ends.axis
+        )
 
+    sums = buffers.ends[pipe]
     num_chunks = buffers.message.shape[0] // ends.chunk_tokens
-    return buffers._replace(loss=_chunks(microbatch, num_chunks, body, buffers.loss))
+    return _with_sums(buffers, pipe, sums._replace(loss=_chunks(microbatch, num_chunks, body, sums.loss)))
 
 
-def _head_name(ends: Ends) -> str:
+def _head(ends: Ends) -> Float[Array, "n d"]:
     """The head's weights: its own, or the embedding's where they are tied."""
-    return "head" if "head" in ends.weights else "embedding"
+    return ends.weights.get("head", ends.weights["embedding"])
+
+
+def _with_sums(buffers: Buffers, pipe: int, sums: EndSums) -> Buffers:
+    return buffers._replace(ends=(*buffers.ends[:pipe], sums, *buffers.ends[pipe + 1 :]))
 
 
 def _read_chunk(

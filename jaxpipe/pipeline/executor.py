@@ -1,6 +1,7 @@
 """One SPMD program for every schedule: a scan over the rows of a tick table.
 
 Each device of the mesh runs the same program; its rank's columns of the table say what it does (tick.py).
+With two pipes it works on the stages of both; the second pipe's weights are made for the step (pipes.py).
 Nothing here is differentiated: the backward pass is in the table, and ``jax.vjp`` is taken of one layer
 at a time (split_vjp.py) and of ``final`` (ends.py).
 
@@ -23,6 +24,7 @@ from jaxpipe.pipeline.ends import Ends
 from jaxpipe.pipeline.layout import VOCABULARY_GROUPS, stage_specs
 from jaxpipe.pipeline.loops import StageLoops
 from jaxpipe.pipeline.manual_axes import varying
+from jaxpipe.pipeline.pipes import add_ends, add_pipes, copy_to_pipes
 from jaxpipe.pipeline.program import Program
 from jaxpipe.pipeline.split_vjp import split_layer
 from jaxpipe.pipeline.tick import run_tick
@@ -40,10 +42,11 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
         num_tokens = _count_tokens(batch)
         scale = 1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32)
         buffers = _run_ticks(program, params, batch, constants, columns, scale)
-        gradients = jax.tree.map(lambda gradient: jax.lax.psum(gradient, "dp"), buffers.gradients)
+        gradients, loss = add_pipes(buffers, program.layout.placement, tied="head" not in params)
+        gradients = jax.tree.map(lambda gradient: jax.lax.psum(gradient, "dp"), gradients)
         gradients["final"] = jax.tree.map(_of_first_rank, gradients["final"])
         gradients["layers"] = jax.tree.map(lambda gradient: gradient[None], gradients["layers"])
-        return LossAndGradients(_total(buffers.loss) * scale, num_tokens, gradients)
+        return LossAndGradients(_total(loss) * scale, num_tokens, gradients)
 
     return _over_mesh(
         program, local, lambda params: LossAndGradients._make((_SAME, _SAME, stage_specs(params)))
@@ -56,7 +59,7 @@ def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Arr
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
         buffers = _run_ticks(program, params, batch, constants, columns, None)
-        return _total(buffers.loss), _count_tokens(batch)
+        return _total(add_ends(buffers.ends).loss), _count_tokens(batch)
 
     return _over_mesh(program, local, lambda params: (_SAME, _SAME))
 
@@ -87,7 +90,7 @@ def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tr
     placement = program.table.placement
     assert placement == program.layout.placement, "table and layout place the stages differently"
     assert placement.num_ranks == program.mesh.shape["pp"], "the mesh has another number of ranks"
-    assert placement.num_pipes == 1, "two pipes need a second copy of the weights, which nothing makes yet"
+    assert placement.num_pipes <= 2, f"{placement.num_pipes} pipes, but only one or two can run"
     columns = _Columns(program.table.ranks, program.table.ends)
     column_specs = _Columns(
         RankColumns(*[PartitionSpec(None, "pp")] * len(RankColumns._fields)),
@@ -130,7 +133,7 @@ def _prepare(
     program: Program, params: Tree, batch: Batch, constants: Tree, scale: Float[Array, ""] | None
 ) -> tuple[StageLoops, Ends, Buffers]:
     """What the ticks need, computed once a step."""
-    weights = varying(_local_weights(params, program.settings.compute_dtype), _AXES)
+    weights = varying(_local_weights(params, program), _AXES)
     batch, constants = varying((batch, constants), _AXES)
     loops = _stage_loops(program, weights, batch, constants)
     hidden_size = weights["embedding"].shape[1]
@@ -145,12 +148,14 @@ def _prepare(
     return loops, _pipe_ends(program, weights, batch, scale), varying(buffers, _AXES)
 
 
-def _local_weights(params: Tree, dtype: jnp.dtype) -> Tree:
-    """This rank's weights in the compute dtype, once a step; what is small stays fp32."""
+def _local_weights(params: Tree, program: Program) -> Tree:
+    """This rank's weights of all pipes in the compute dtype, once a step; what is small stays fp32."""
+    dtype = program.settings.compute_dtype
     layers = jax.tree.map(lambda leaf: leaf[0], params["layers"])
-    kernels = jax.tree.map(lambda leaf: leaf.astype(dtype), layers["kernels"])
+    layers["kernels"] = jax.tree.map(lambda leaf: leaf.astype(dtype), layers["kernels"])
+    layers = copy_to_pipes(layers, program.layout.placement)
     vocabulary = {group: params[group].astype(dtype) for group in VOCABULARY_GROUPS if group in params}
-    return {"layers": {"kernels": kernels, "small": layers["small"]}, "final": params["final"], **vocabulary}
+    return {"layers": layers, "final": params["final"], **vocabulary}
 
 
 def _num_tokens(batch: Batch) -> int:

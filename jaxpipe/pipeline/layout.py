@@ -4,7 +4,8 @@
     stage       [ranks, chunks, layers, ...], the longest stage gives the size;
                 vocabulary padded to a multiple of the ranks        the training state, sharded over pp
 
-Layers of padding are zero, get no gradient, and cost no compute.
+Layers of padding are zero, get no gradient, and cost no compute. With two pipes the layers lie where pipe 0
+has them; the other pipe's copy exists only within a step (pipes.py).
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ VOCABULARY_GROUPS = ("embedding", "head")
 
 @dataclass(frozen=True)
 class Layout:
-    """``layers_per_stage[stage]`` consecutive layers lie on the rank and chunk of ``placement``."""
+    """``layers_per_stage[stage]`` consecutive layers lie on the rank and chunk that pipe 0 has for them."""
 
     placement: Placement
     layers_per_stage: tuple[int, ...]
@@ -48,11 +49,13 @@ class Layout:
         return padded_vocabulary(self.vocab_size, self.placement.num_ranks)
 
     def layers_of_chunk(self) -> np.ndarray:
-        """How many layers each chunk has: int32 ``[ranks, chunks]``."""
-        counts = np.zeros((self.placement.num_ranks, self.placement.num_chunks), np.int32)
-        for stage, count in enumerate(self.layers_per_stage):
-            counts[self.placement.rank(stage), self.placement.chunk(stage)] = count
-        return counts
+        """How many layers each chunk has: int32 ``[ranks, pipes * chunks]``, one pipe after the other."""
+        placement = self.placement
+        counts = np.zeros((placement.num_ranks, placement.num_pipes, placement.num_chunks), np.int32)
+        for pipe in range(placement.num_pipes):
+            for stage, count in enumerate(self.layers_per_stage):
+                counts[placement.rank(stage, pipe), pipe, placement.chunk(stage, pipe)] = count
+        return counts.reshape(placement.num_ranks, -1)
 
     def positions(self) -> np.ndarray:
         """Where each layer of the model lies: int ``[num_layers, 3]``, rank, chunk, index in the chunk."""

@@ -24,7 +24,7 @@ from jaxpipe.pipeline.split_vjp import SplitLayer, weight_gradients
 
 
 class Work(NamedTuple):
-    """What one rank does in one tick, as scalars of its row of the tick table."""
+    """What one rank does in one tick, as scalars; ``chunk`` counts on through the pipes (pipes.py)."""
 
     chunk: Int32[Array, ""]
     microbatch: Int32[Array, ""]
@@ -33,11 +33,11 @@ class Work(NamedTuple):
 
 
 class StageLoops(NamedTuple):
-    """How the loops of one rank run: its layers' parameters are ``[chunks, layers, ...]``.
+    """How the loops of one rank run: its layers' parameters are ``[pipes * chunks, layers, ...]``.
 
     context: ``microbatch -> (constants, extras)``, the arguments of a layer that are not differentiated.
     shape: batch, sequence, hidden of a layer's input.
-    layers_of_chunk: int32 ``[chunks]``.
+    layers_of_chunk: int32 ``[pipes * chunks]``.
     num_layers: the length of every stage, where they are equal, else None.
     """
 

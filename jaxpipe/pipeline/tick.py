@@ -1,4 +1,4 @@
-"""One tick: both ends of the pipe, one action at most, messages to both neighbours.
+"""One tick: both ends of each pipe, one action at most, messages to both neighbours.
 
 The steps and their order are those of the tick table's docstring (lowering/table.py). There are no branches:
 an action is a loop with zero trips where there is nothing to do. A message is whatever the action left in one
@@ -54,12 +54,12 @@ def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[A
         first, last = placement.rank(0, pipe), placement.rank(placement.num_stages - 1, pipe)
         if program.has_backward:
             with jax.named_scope("unembed"):
-                buffers = run_unembed(ends, buffers, row.unembed[pipe], rank=first)
+                buffers = run_unembed(ends, buffers, row.unembed[pipe], pipe=pipe, rank=first)
             with jax.named_scope("head"):
-                buffers = run_head(ends, buffers, row.head[pipe], row.head_slot[pipe], rank=last)
+                buffers = run_head(ends, buffers, row.head[pipe], row.head_slot[pipe], pipe=pipe, rank=last)
         else:
             with jax.named_scope("head"):
-                buffers = run_head_loss(ends, buffers, row.head[pipe], rank=last)
+                buffers = run_head_loss(ends, buffers, row.head[pipe], pipe=pipe, rank=last)
         with jax.named_scope("embed"):
             buffers = run_embed(ends, buffers, row.embed[pipe], row.embed_slot[pipe], rank=first)
     return buffers
@@ -67,10 +67,10 @@ def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[A
 
 def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns[Array]) -> Buffers:
     """At most one action; its result, or whatever the trash slot held, is the new message."""
-    work = Work(row.chunk, row.microbatch, row.residual_slot, row.weight_slot)
+    chunk = row.pipe * program.layout.placement.num_chunks + row.chunk
+    work = Work(chunk, row.microbatch, row.residual_slot, row.weight_slot)
     message = jax.lax.dynamic_index_in_dim(buffers.inbox, row.inbox_read, keepdims=False).reshape(loops.shape)
-    residuals, weight_inputs, gradients = buffers.residuals, buffers.weight_inputs, dict(buffers.gradients)
-    layers = dict(gradients.get("layers", {}))
+    residuals, weight_inputs, layers = buffers.residuals, buffers.weight_inputs, dict(buffers.layer_gradients)
     if FORWARD in program.kinds:
         with jax.named_scope("F"):
             message, residuals = run_forward(loops, row.kind == FORWARD, work, message, residuals)
@@ -87,13 +87,11 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
             message, layers = run_backward_weight(
                 loops, row.kind == BACKWARD_WEIGHT, work, message, residuals, layers
             )
-    if program.has_backward:
-        gradients["layers"] = layers
     return buffers._replace(
         message=message.reshape(buffers.message.shape),
         residuals=residuals,
         weight_inputs=weight_inputs,
-        gradients=gradients,
+        layer_gradients=layers,
     )
 
 

@@ -1,6 +1,7 @@
 """From the configuration to plain values: what a run is made of, before anything is allocated."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from jaxpipe.lowering import TickTable, lower
 from jaxpipe.models.attention import attention_for
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
 from jaxpipe.pipeline import Layout, Program, Settings, Tree, balanced_layers
-from jaxpipe.schedules import Schedule, forward_only
+from jaxpipe.schedules import Placement, Schedule, forward_only
 from jaxpipe.training.optimizer import AdamW
 
 
@@ -45,25 +46,29 @@ def make_plan(config: Config, mesh: Mesh) -> Plan:
     )
     placement = schedule.placement
     layers = pipeline.layers_per_stage or balanced_layers(model.num_hidden_layers, placement.num_stages)
-    layout = Layout(placement, layers, model.vocab_size)
     dtype = jnp.dtype(config.train.compute_dtype)
     contract = llama_contract(model, attention_for(mesh.devices.flat[0].platform, dtype))
     settings = Settings(remat=pipeline.remat, compute_dtype=dtype)
 
     def program(table: TickTable) -> Program:
-        return Program(contract, table, layout, mesh, settings)
+        return Program(contract, table, Layout(table.placement, layers, model.vocab_size), mesh, settings)
 
     transfer_ticks = pipeline.transfer_ticks
     return Plan(
         schedule=schedule,
         program=program(lower(schedule, transfer_ticks=transfer_ticks, fuse_backward=pipeline.fuse_backward)),
         evaluation=program(
-            lower(forward_only(placement, pipeline.num_microbatches), transfer_ticks=transfer_ticks)
+            lower(forward_only(_pipe_0(placement), pipeline.num_microbatches), transfer_ticks=transfer_ticks)
         ),
         optimizer=_optimizer(config),
         init_params=lambda: init_llama(model, config.run.seed),
         make_constants=lambda: llama_constants(model, config.data.sequence_length),
     )
+
+
+def _pipe_0(placement: Placement) -> Placement:
+    """The same without a second pipe: parameters lie as they did, and an evaluation needs no copy of them."""
+    return replace(placement, stage_ranks=placement.stage_ranks[:1], stage_chunks=placement.stage_chunks[:1])
 
 
 def _optimizer(config: Config) -> AdamW:

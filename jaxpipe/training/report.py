@@ -11,6 +11,7 @@ from jaxpipe.config import Config
 from jaxpipe.lowering import TickTable
 from jaxpipe.lowering.table import BACKWARD_WEIGHT
 from jaxpipe.pipeline import Batch, Tree, buffer_shapes, to_stage_layout
+from jaxpipe.pipeline.layout import VOCABULARY_GROUPS
 from jaxpipe.schedules import fuse_backward, simulate, split_backward
 from jaxpipe.training.plan import Plan
 
@@ -40,18 +41,19 @@ def layout_facts(config: Config, plan: Plan, mesh: Mesh) -> list[Fact]:
 
 def memory_facts(plan: Plan, batch: Batch) -> list[Fact]:
     """Bytes per device by part, computed from shapes alone: nothing is compiled or allocated."""
-    canonical = jax.eval_shape(plan.init_params)
     params = jax.eval_shape(lambda: to_stage_layout(plan.init_params(), plan.program.layout))
     constants = jax.eval_shape(plan.make_constants)
     buffers = buffer_shapes(plan.program, params, batch, constants)
-    weights = _bytes(buffers.gradients)  # fp32, like the master weights of this device
-    vocabulary = plan.program.layout.padded_vocab_size // plan.program.layout.placement.num_ranks
+    num_ranks = plan.program.layout.placement.num_ranks
+    everywhere = _bytes(params["final"])
+    weights = everywhere + (_bytes(params) - everywhere) // num_ranks
+    vocabulary = plan.program.layout.padded_vocab_size // num_ranks
     tokens = math.prod(batch.tokens.shape[1:]) // plan.program.mesh.shape["dp"]
     parts = {
         "master weights": weights,
         "optimizer moments": 2 * weights,
-        "gradient accumulators": weights,
-        "weights in compute dtype": _compute_weights(plan, weights, canonical),
+        "gradient accumulators": _bytes((buffers.layer_gradients, buffers.ends)),
+        "weights in compute dtype": _compute_weights(plan, params),
         "residuals": _bytes(buffers.residuals),
         "weight-gradient inputs": _bytes(buffers.weight_inputs),
         "inbox and messages": _bytes((buffers.inbox, buffers.message, buffers.travelling)),
@@ -107,12 +109,18 @@ def _slots(table: TickTable) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-def _compute_weights(plan: Plan, master: int, params: Tree) -> int:
-    """A copy in bf16, or nothing where the master weights serve."""
-    if plan.program.settings.compute_dtype == jnp.float32:
-        return 0
-    small = _count((params["layers"]["small"], params["final"])) / _count(params)
-    return round(master * (1 - small) / 2)
+def _compute_weights(plan: Plan, params: Tree) -> int:
+    """A copy in bf16, and of layers one for each of two pipes; nothing where the master weights serve."""
+    dtype, placement = plan.program.settings.compute_dtype, plan.program.layout.placement
+    layers, num_pipes = params["layers"], placement.num_pipes
+    size = 0
+    if dtype != jnp.float32:
+        size += dtype.itemsize * _count([params[group] for group in VOCABULARY_GROUPS if group in params])
+    if dtype != jnp.float32 or num_pipes > 1:
+        size += dtype.itemsize * num_pipes * _count(layers["kernels"])
+    if num_pipes > 1:
+        size += num_pipes * _bytes(layers["small"])
+    return size // placement.num_ranks
 
 
 def _count(tree: Tree) -> int:

@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from programs import QUICK, TOLERANCE, assert_leaves_close
 
-from jaxpipe.pipeline.contract import Batch, StageContract, Tree
+from jaxpipe.pipeline.contract import Batch, LossAndGradients, StageContract, Tree
 from jaxpipe.pipeline.split_vjp import dense
 
 VOCAB_SIZE, HIDDEN, INNER, SEQUENCE = 13, 8, 12, 6
@@ -66,6 +67,17 @@ def make_batch(
 
 def make_constants() -> Tree:
     return {"positions": jnp.linspace(0.5, 1.5, SEQUENCE)}
+
+
+def assert_equals_plain(
+    got: LossAndGradients, params: Tree, batch: Batch, *, tolerance: float = TOLERANCE
+) -> None:
+    """Loss and every leaf of the gradients are those of ``plain_loss``."""
+    arguments = params, batch, make_constants()
+    loss, gradients = jax.jit(jax.value_and_grad(plain_loss)).lower(*arguments).compile(QUICK)(*arguments)
+    assert got.num_tokens == np.sum(np.asarray(batch.labels) >= 0)
+    np.testing.assert_allclose(got.loss, loss, rtol=tolerance)
+    assert_leaves_close(got.gradients, gradients, tolerance=tolerance)
 
 
 def plain_loss(params: Tree, batch: Batch, constants: Tree) -> jax.Array:

@@ -44,6 +44,11 @@ AS_ALWAYS: dict[str, Any] = {}
 """For tests that compare bits of one program with those of another: the options that training runs with."""
 
 
+TOLERANCE = 1e-5
+"""Of the numerics contract. Rounding of fp32 sums of a few hundred terms gives about 1e-6; a term lost or
+counted twice, even one token of hundreds, gives 1e-3."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A compiled program, with what it takes to feed it."""

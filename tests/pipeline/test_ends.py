@@ -11,11 +11,11 @@ from jax.sharding import PartitionSpec
 from programs import make_mesh
 
 from jaxpipe.lowering.table import NONE
-from jaxpipe.pipeline.buffers import Buffers
+from jaxpipe.pipeline.buffers import Buffers, end_sums
 from jaxpipe.pipeline.ends import Ends, run_head, run_unembed
 from jaxpipe.pipeline.manual_axes import varying
 
-NUM_RANKS, RANK, VOCAB_SIZE = 4, 2, 12
+NUM_RANKS, RANK, PIPE, VOCAB_SIZE = 4, 2, 1, 12
 
 
 def on_every_rank(run: Callable[[Ends, Buffers], Buffers], garbage: float) -> tuple[np.ndarray, Buffers]:
@@ -43,8 +43,8 @@ def on_every_rank(run: Callable[[Ends, Buffers], Buffers], garbage: float) -> tu
             travelling=None,
             residuals=[],
             weight_inputs={},
-            gradients=jax.tree.map(jnp.zeros_like, weights),
-            loss=jnp.zeros(()),
+            layer_gradients={},
+            ends=(end_sums(weights, has_backward=True),) * 2,
         )
         buffers = run(ends, varying(buffers, ("pp",)))
         return jax.tree.map(lambda leaf: leaf[None], buffers)
@@ -56,17 +56,17 @@ def on_every_rank(run: Callable[[Ends, Buffers], Buffers], garbage: float) -> tu
 
 
 def run_both(ends: Ends, buffers: Buffers) -> Buffers:
-    buffers = run_unembed(ends, buffers, jnp.int32(0), rank=RANK)
-    return run_head(ends, buffers, jnp.int32(0), jnp.int32(1), rank=RANK)
+    buffers = run_unembed(ends, buffers, jnp.int32(0), pipe=PIPE, rank=RANK)
+    return run_head(ends, buffers, jnp.int32(0), jnp.int32(1), pipe=PIPE, rank=RANK)
 
 
 @pytest.mark.parametrize("garbage", [np.nan, np.inf, 1e30])
 def test_what_other_ranks_hold_does_not_matter(garbage: float) -> None:
     """It is not multiplied by zero, which would leave NaN."""
     got, expected = on_every_rank(run_both, garbage)[1], on_every_rank(run_both, 0.0)[1]
-    np.testing.assert_array_equal(got.loss, expected.loss)
-    assert np.all(got.loss > 0)
-    for leaf, wanted in zip(jax.tree.leaves(got.gradients), jax.tree.leaves(expected.gradients), strict=True):
+    np.testing.assert_array_equal(got.ends[PIPE].loss, expected.ends[PIPE].loss)
+    assert np.all(got.ends[PIPE].loss > 0)
+    for leaf, wanted in zip(jax.tree.leaves(got.ends), jax.tree.leaves(expected.ends), strict=True):
         np.testing.assert_array_equal(leaf, wanted)
     np.testing.assert_array_equal(got.inbox[RANK, 1], expected.inbox[RANK, 1])
 
@@ -83,20 +83,24 @@ def test_the_gradient_lands_on_its_rank_in_its_slot_and_nowhere_else() -> None:
 
 def test_without_a_microbatch_nothing_changes() -> None:
     def run(ends: Ends, buffers: Buffers) -> Buffers:
-        buffers = run_unembed(ends, buffers, jnp.int32(NONE), rank=RANK)
-        return run_head(ends, buffers, jnp.int32(NONE), jnp.int32(1), rank=RANK)
+        buffers = run_unembed(ends, buffers, jnp.int32(NONE), pipe=PIPE, rank=RANK)
+        return run_head(ends, buffers, jnp.int32(NONE), jnp.int32(1), pipe=PIPE, rank=RANK)
 
     buffers = on_every_rank(run, np.nan)[1]
     assert np.isnan(buffers.inbox).all()
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(buffers.gradients))
-    assert not np.any(buffers.loss)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(buffers.ends))
+
+
+def test_the_other_pipe_is_left_alone() -> None:
+    buffers = on_every_rank(run_both, np.nan)[1]
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(buffers.ends[1 - PIPE]))
 
 
 def test_the_message_is_added_to_the_rows_of_its_tokens() -> None:
     message, buffers = on_every_rank(
-        lambda ends, buffers: run_unembed(ends, buffers, jnp.int32(1), rank=RANK), np.nan
+        lambda ends, buffers: run_unembed(ends, buffers, jnp.int32(1), pipe=PIPE, rank=RANK), np.nan
     )
     expected = np.zeros((VOCAB_SIZE, mlp.HIDDEN), np.float32)
     np.add.at(expected, np.asarray(mlp.make_batch(2, vocab_size=VOCAB_SIZE).tokens[1]).reshape(-1), message)
-    got = buffers.gradients["embedding"].reshape(VOCAB_SIZE, mlp.HIDDEN)
+    got = buffers.ends[PIPE].embedding.reshape(VOCAB_SIZE, mlp.HIDDEN)
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)

@@ -5,10 +5,12 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+from programs import QUICK, TOLERANCE, assert_leaves_close
 
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
-from jaxpipe.pipeline import Batch, Tree
+from jaxpipe.pipeline import Batch, LossAndGradients, Tree
+from jaxpipe.training.reference import reference_loss_and_gradients
 
 VOCAB_SIZE, HIDDEN, SEQUENCE, NUM_LAYERS = 50, 16, 16, 4
 
@@ -57,3 +59,22 @@ def make_batch(num_microbatches: int, *, batch: int = 2, seed: int = 0) -> Batch
     if num_microbatches > 1:
         labels[1] = -100
     return Batch(jnp.asarray(tokens, jnp.int32), jnp.asarray(labels, jnp.int32), {})
+
+
+def assert_equals_reference(got: LossAndGradients, num_microbatches: int, *, tied: bool) -> None:
+    """Loss and every leaf of the gradients are those of ``reference``."""
+    expected = reference(num_microbatches, tied)
+    assert got.num_tokens == expected.num_tokens
+    np.testing.assert_allclose(got.loss, expected.loss, rtol=TOLERANCE)
+    assert_leaves_close(got.gradients, expected.gradients, tolerance=TOLERANCE)
+
+
+@cache
+def reference(num_microbatches: int, tied: bool) -> LossAndGradients:
+    """Loss and gradients of these parameters and this batch, without a pipeline."""
+
+    def run(params: Tree, batch: Batch, constants: Tree) -> LossAndGradients:
+        return reference_loss_and_gradients(CONTRACT, params, batch, constants)
+
+    arguments = make_params(tied=tied), make_batch(num_microbatches), make_constants()
+    return jax.jit(run).lower(*arguments).compile(QUICK)(*arguments)
