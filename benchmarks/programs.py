@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Int32
 
 from jaxpipe.pipeline import Batch, LossAndGradients, Program, Tree, make_loss_and_gradients
+from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.optimizer import AdamW, init_moments
 from jaxpipe.training.state import TrainState, init_state
 from jaxpipe.training.step import StepMetrics, compile_step, make_train_step, to_microbatches
@@ -57,7 +58,11 @@ def pipelined_step(program: Program, task: Task) -> CompiledStep:
     state = init_state(task.init_params, task.optimizer, layout=program.layout, mesh=mesh)
     batch = to_microbatches(text[:, :-1], text[:, 1:], num_microbatches=len(task.text), mesh=mesh)
     constants = jax.device_put(task.make_constants(), NamedSharding(mesh, PartitionSpec()))
-    train_step = make_train_step(make_loss_and_gradients(program), task.optimizer)
+    train_step = make_train_step(
+        make_loss_and_gradients(program),
+        task.optimizer,
+        global_norm=make_global_norm(program.layout, mesh),
+    )
     start = time.perf_counter()
     compiled = compile_step(train_step, state, batch, constants=constants, mesh=mesh)
     return _ready(compiled, time.perf_counter() - start, (state, batch, constants))

@@ -5,9 +5,11 @@
 
 The learning rate of step k (the first is 1) rises linearly to its peak at ``warmup_steps`` and falls along
 a cosine to ``min_ratio`` of it at ``decay_steps``, where it stays. All is elementwise, so it runs on whatever
-shards; only the norm is a sum over the mesh. Layers of padding have gradient 0 and stay 0.
+shards; only the norm is a sum over the mesh, and whoever knows the layout gives it (grad_norm.py). Layers of
+padding have gradient 0 and stay 0.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -47,10 +49,15 @@ def init_moments(settings: AdamW, params: Tree) -> optax.ScaleByAdamState:
 
 
 def apply_gradients(
-    settings: AdamW, params: Tree, moments: optax.ScaleByAdamState, *, gradients: Tree
+    settings: AdamW,
+    params: Tree,
+    moments: optax.ScaleByAdamState,
+    *,
+    gradients: Tree,
+    global_norm: Callable[[Tree], Float[Array, ""]] = optax.tree.norm,
 ) -> Update:
-    """One step; all trees in the same layout, fp32."""
-    norm = optax.tree.norm(gradients)
+    """One step; all trees in the same layout, fp32. optax's norm adds in whatever order the layout has."""
+    norm = global_norm(gradients)
     if settings.max_grad_norm > 0:
         factor = jnp.minimum(1.0, settings.max_grad_norm / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
         gradients = jax.tree.map(lambda gradient: gradient * factor, gradients)

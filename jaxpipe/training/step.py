@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int32
 
@@ -23,13 +24,21 @@ class StepMetrics(NamedTuple):
 
 
 def make_train_step(
-    loss_and_gradients: Callable[[Tree, Batch, Tree], LossAndGradients], settings: AdamW
+    loss_and_gradients: Callable[[Tree, Batch, Tree], LossAndGradients],
+    settings: AdamW,
+    *,
+    global_norm: Callable[[Tree], Float[Array, ""]] = optax.tree.norm,
 ) -> Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]]:
-    """One step of training, to be compiled by ``compile_step``."""
+    """One step of training, to be compiled by ``compile_step``.
+
+    ``global_norm`` is that of the gradients' layout: of the ranks' one, ``make_global_norm``.
+    """
 
     def train_step(state: TrainState, batch: Batch, constants: Tree) -> tuple[TrainState, StepMetrics]:
         loss, num_tokens, gradients = loss_and_gradients(state.params, batch, constants)
-        update = apply_gradients(settings, state.params, state.moments, gradients=gradients)
+        update = apply_gradients(
+            settings, state.params, state.moments, gradients=gradients, global_norm=global_norm
+        )
         metrics = StepMetrics(loss, update.grad_norm, update.learning_rate, num_tokens)
         return TrainState(update.params, update.moments), metrics
 

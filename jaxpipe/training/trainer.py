@@ -20,6 +20,7 @@ from jaxpipe.errors import CheckpointError
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
+from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.interrupt import StopRequest, stop_on_signals
 from jaxpipe.training.loop import Loop, run_loop
 from jaxpipe.training.metrics import open_metrics
@@ -145,7 +146,11 @@ def _write_config(config: Config, directory: RunDirectory) -> None:
 def _compile(config: Config, prepared: _Prepared, state: TrainState) -> tuple[jax.stages.Compiled, float]:
     """The compiled step, and how many seconds that took."""
     plan, mesh = prepared.plan, prepared.mesh
-    train_step = make_train_step(make_loss_and_gradients(plan.program), plan.optimizer)
+    train_step = make_train_step(
+        make_loss_and_gradients(plan.program),
+        plan.optimizer,
+        global_norm=make_global_norm(plan.program.layout, mesh),
+    )
     batch = _batch_shapes(config, mesh)
     began = time.perf_counter()
     compiled = compile_step(train_step, state, batch, constants=prepared.constants, mesh=mesh)

@@ -1,0 +1,150 @@
+"""Trained parameters are equal to the bit, whatever the order of the schedule and the place of the layers.
+
+The whole step as a run compiles it, optimizer and active clipping included; two-pipe schedules among
+themselves.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from jaxpipe.lowering import lower
+from jaxpipe.models.llama_config import LlamaConfig
+from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
+from jaxpipe.pipeline import Layout, Program, Settings, make_loss_and_gradients
+from jaxpipe.schedules import build
+from jaxpipe.training.grad_norm import make_global_norm
+from jaxpipe.training.optimizer import AdamW
+from jaxpipe.training.params_hash import params_sha256
+from jaxpipe.training.state import init_state, make_to_canonical, named_params
+from jaxpipe.training.step import compile_step, make_train_step, to_microbatches
+
+NUM_STEPS, NUM_MICROBATCHES, NUM_LAYERS, SEQUENCE = 5, 8, 8, 16
+
+SETTINGS = AdamW(
+    learning_rate=1e-2,
+    min_ratio=0.1,
+    warmup_steps=2,
+    decay_steps=20,
+    beta1=0.9,
+    beta2=0.95,
+    eps=1e-8,
+    weight_decay=0.1,
+    max_grad_norm=0.2,
+)
+
+
+class Run(NamedTuple):
+    """How a run goes through its steps, and where its layers lie."""
+
+    schedule: str
+    ranks: int
+    tied: bool
+    layers_per_stage: tuple[int, ...] | None = None
+    fuse_backward: bool = False
+    transfer_ticks: int = 1
+
+
+class Trained(NamedTuple):
+    """The hash of the parameters after ``NUM_STEPS``, and the norm of each step's gradient."""
+
+    sha256: str
+    norms: list[float]
+
+
+@cache
+def train(run: Run) -> Trained:
+    mesh = jax.make_mesh(
+        (1, run.ranks), ("dp", "pp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[: run.ranks]
+    )
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=20,
+        num_hidden_layers=NUM_LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=6,
+        tie_word_embeddings=run.tied,
+    )
+    schedule = build(run.schedule, num_ranks=run.ranks, num_microbatches=NUM_MICROBATCHES)
+    num_stages = schedule.placement.num_stages
+    layers = run.layers_per_stage or (NUM_LAYERS // num_stages,) * num_stages
+    program = Program(
+        llama_contract(config, "einsum"),
+        lower(schedule, transfer_ticks=run.transfer_ticks, fuse_backward=run.fuse_backward),
+        Layout(schedule.placement, layers, config.vocab_size),
+        mesh,
+        Settings(),
+    )
+    return run_steps(program, config)
+
+
+def run_steps(program: Program, config: LlamaConfig) -> Trained:
+    layout, mesh = program.layout, program.mesh
+    state = init_state(lambda: init_llama(config, 0), SETTINGS, layout=layout, mesh=mesh)
+    constants = jax.device_put(llama_constants(config, SEQUENCE), NamedSharding(mesh, PartitionSpec()))
+    text = np.random.default_rng(0).integers(0, 50, (NUM_STEPS, NUM_MICROBATCHES, SEQUENCE + 1), np.int32)
+    batches = [
+        to_microbatches(step[:, :-1], step[:, 1:], num_microbatches=NUM_MICROBATCHES, mesh=mesh)
+        for step in text
+    ]
+    train_step = make_train_step(
+        make_loss_and_gradients(program), SETTINGS, global_norm=make_global_norm(layout, mesh)
+    )
+    compiled = compile_step(train_step, state, batches[0], constants=constants, mesh=mesh)
+    norms = []
+    for batch in batches:
+        state, metrics = compiled(state, batch, constants)
+        norms.append(float(metrics.grad_norm))
+    canonical = make_to_canonical(state, layout=layout, mesh=mesh)(state)
+    return Trained(params_sha256(named_params(jax.device_get(canonical["params"]))), norms)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Run("gpipe", 2, tied=True, fuse_backward=True), Run("dualpipe_v", 2, tied=True, fuse_backward=True)),
+        pytest.param(
+            Run("chimera", 2, tied=False),
+            Run("dualpipe", 2, tied=False, fuse_backward=True),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Run("gpipe", 2, tied=True, fuse_backward=True),
+            Run("zb_v", 2, tied=True),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Run("gpipe", 2, tied=True, fuse_backward=True),
+            Run("interleaved", 2, tied=True, transfer_ticks=2),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Run("gpipe", 2, tied=True, fuse_backward=True),
+            Run("1f1b", 2, tied=True, layers_per_stage=(3, 5)),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(Run("1f1b", 4, tied=False), Run("looped_bfs", 4, tied=False), marks=pytest.mark.slow),
+        pytest.param(
+            Run("1f1b", 4, tied=False),
+            Run("dualpipe_v", 4, tied=False, fuse_backward=True),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Run("chimera", 4, tied=True, transfer_ticks=2),
+            Run("dualpipe", 4, tied=True),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=lambda run: run.schedule,
+)
+def test_training_ends_at_the_same_bits(first: Run, second: Run) -> None:
+    expected, found = train(first), train(second)
+    assert found.norms == expected.norms
+    assert min(found.norms) > SETTINGS.max_grad_norm, "nothing was clipped"
+    assert found.sha256 == expected.sha256
