@@ -74,11 +74,13 @@ def opcodes(computations: dict[str, Computation]) -> Counter[str]:
 
 
 def tick_body(computations: dict[str, Computation]) -> str:
-    """The name of the computation that holds the permutes: the body of the scan over ticks."""
+    """The name of the loop's body that holds permutes: that of the scan over ticks."""
+    bodies = {instruction.called.get("body") for instruction in instructions(computations)}
     (name,) = (
         name
         for name, computation in computations.items()
-        if any(instruction.opcode.startswith("collective-permute") for instruction in computation.values())
+        if name in bodies
+        and any(instruction.opcode.startswith("collective-permute") for instruction in computation.values())
     )
     return name
 
