@@ -155,6 +155,22 @@ def test_evaluation_leaves_training_unchanged_to_the_bit(make_config):
     assert losses[-1] < losses[0] == pytest.approx(5.6, abs=0.1)
 
 
+@pytest.mark.slow
+def test_two_pipes_train_evaluate_and_are_resumed_with_one(make_config):
+    """Their evaluation runs in pipe 0 alone, and their checkpoints know nothing of pipes."""
+    one = make_config("one", train__num_steps=3, train__eval_every=1)
+    two = make_config("two", train__num_steps=2, train__eval_every=1, pipeline__schedule="chimera")
+    run(one)
+    run(two)
+    run(resumed(two, train={"num_steps": 3}, pipeline={"schedule": "1f1b"}))
+    expected, found = metrics_of(one), metrics_of(two)
+    assert found[0]["eval_loss"] == expected[0]["eval_loss"]
+    for key in ("loss", "grad_norm", "eval_loss"):
+        values = [line[key] for line in found if key in line]
+        # 1e-5: of the contract; the pipes add up the same terms in another order
+        assert values == pytest.approx([line[key] for line in expected if key in line], rel=1e-5), key
+
+
 def test_logging_less_changes_nothing_and_times_whole_stretches(make_config):
     every, third = make_config("every"), make_config("third", run__log_every=3)
     assert run(every) == run(third)
