@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "jaxpipe"
 
 OURS = {
     "schedules": {"schedules"},
+    "solver": {"schedules", "solver"},
     "lowering": {"schedules", "lowering"},
     "pipeline": {"schedules", "lowering", "pipeline", "errors"},
     "models": {"schedules", "lowering", "pipeline", "models", "errors"},
@@ -22,7 +23,13 @@ OURS = {
 }
 """What of ours each part may import; ``training`` and ``config`` stand above all of these."""
 
-THEIRS = {"schedules": set(), "pictures": set(), "cli": set(), "lowering": {"numpy", "jaxtyping"}}
+THEIRS = {
+    "schedules": set(),
+    "pictures": set(),
+    "cli": set(),
+    "solver": {"ortools"},
+    "lowering": {"numpy", "jaxtyping"},
+}
 """What else than the standard library, where that is restricted."""
 
 SPLIT_VJP = PACKAGE / "pipeline" / "split_vjp.py"

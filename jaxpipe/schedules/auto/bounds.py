@@ -147,6 +147,17 @@ def _rank_bounds(
     yield Bound(turn - ahead + work + after, reason)
 
 
+def least_period(problem: Problem) -> float:
+    """Seconds from microbatch to microbatch in the long run: the work of a rank, or what memory allows."""
+    m, per_kind, (activation, _, freed) = problem.num_microbatches, problem.num_per_kind, problem.change
+    F, B, W = (problem.cost[kind * per_kind : (kind + 1) * per_kind : m] for kind in range(3))
+    way = _way(problem.placement, 0, 1, Costs(tuple(F), tuple(B), tuple(W)), problem.timing.transfer)
+    change = {Kind.F: activation, Kind.W: freed}
+    held = (_area([_Share(way, tuple(stages))], change) for stages in problem.stages)
+    work = (sum(way.F[stage] + way.B[stage] + way.W[stage] for stage in stages) for stages in problem.stages)
+    return max(*work, *(area / problem.limit for area in held))
+
+
 def _area(shares: list[_Share], change: dict[Kind, float]) -> float:
     """Memory times seconds, from F until B and from B until W, of all microbatches."""
     return sum(

@@ -5,7 +5,7 @@
 
 An F may come before its turn only if the rank never holds more than its limit until that turn would have come
 (Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 3), so what fits in the order of the
-wishes never gets stuck. Microbatches of a stage and kind keep their order. ``patience`` lets a rank wait
+wishes never gets stuck. Microbatches of a stage and kind keep their order. Patience lets a rank wait
 instead for something that is wanted more and about to arrive.
 """
 
@@ -21,14 +21,17 @@ from jaxpipe.schedules.auto.problem import NOTHING, Orders, Problem
 NEVER = float("inf")
 
 
-class Patience(NamedTuple):
-    """How long to wait for what is wanted more, as a part of the time that would be spent on other things.
+class Manner(NamedTuple):
+    """How a rank chooses.
 
-    before: before another F or B; before_weight: before a W.
+    patience, weight_patience: how long to wait for what is wanted more, as a part of the time that another F
+    or B, or a W, would take instead. reserving: F may come before its turn as long as there is room for the
+    same microbatch on the rank's further chunks, whatever the plan is; that never gets stuck either.
     """
 
-    before: float
-    before_weight: float
+    patience: float
+    weight_patience: float
+    reserving: bool = False
 
 
 @dataclass
@@ -61,7 +64,7 @@ class _State:
 def list_pass(
     problem: Problem,
     wish: Sequence[float],
-    patience: Patience,
+    manner: Manner,
     *,
     in_ticks: bool = False,
 ) -> Orders | None:
@@ -76,7 +79,7 @@ def list_pass(
         now, rank = heapq.heappop(events)
         if free[rank] > now:
             continue
-        action, until = _choose(state, rank, now, patience)
+        action, until = _choose(state, rank, now, manner)
         if until < NEVER:
             heapq.heappush(events, (until, rank))
         elif action != NOTHING:
@@ -130,7 +133,7 @@ def _begin(problem: Problem, wish: Sequence[float], *, in_ticks: bool) -> _State
     )
 
 
-def _choose(state: _State, rank: int, now: float, patience: Patience) -> tuple[int, float]:
+def _choose(state: _State, rank: int, now: float, manner: Manner) -> tuple[int, float]:
     """What to run now, or until when to wait; neither if nothing can run before something arrives."""
     problem, wish, end, limit = state.problem, state.wish, state.end, state.limit
     source, m, per_kind = problem.source, problem.num_microbatches, problem.num_per_kind
@@ -163,7 +166,7 @@ def _choose(state: _State, rank: int, now: float, patience: Patience) -> tuple[i
             else:
                 ready = now if stage == 0 or next_f[stage - 1] > microbatch else NEVER
             if ready < NEVER:
-                room = _room(state, rank, action)
+                room = _safe_room(state, rank, action) if manner.reserving else _room(state, rank, action)
                 if room > 0 and ready > now:
                     arrivals.append((ready, wish[action]))
                 elif room > 0 and wish[action] < best_wish:
@@ -179,9 +182,9 @@ def _choose(state: _State, rank: int, now: float, patience: Patience) -> tuple[i
         best, best_wish = weight, blocked_wish  # it makes room for what is wanted more
     if best == NOTHING or not arrivals:
         return best, NEVER
-    allowed = patience.before_weight if best >= 2 * per_kind else patience.before
+    patience = manner.weight_patience if best >= 2 * per_kind else manner.patience
     soonest = min((ready for ready, wanted in arrivals if wanted < best_wish), default=NEVER)
-    return (NOTHING, soonest) if soonest < now + allowed * state.cost[best] else (best, NEVER)
+    return (NOTHING, soonest) if soonest < now + patience * state.cost[best] else (best, NEVER)
 
 
 def _room(state: _State, rank: int, action: int) -> int:
@@ -208,6 +211,31 @@ def _room(state: _State, rank: int, action: int) -> int:
     elif state.held[rank] + activation > limit:
         return -1
     return 1 if state.held[rank] + activation <= limit else 0
+
+
+def _safe_room(state: _State, rank: int, action: int) -> int:
+    """As ``_room``, whatever the plan is: if the rank can end one microbatch after the other afterwards.
+
+    Each has what those before it free, as in the banker's algorithm (Dijkstra 1965). Room is kept for a B
+    that needs more than its F.
+    """
+    problem, m = state.problem, state.problem.num_microbatches
+    stages, own = problem.stages[rank], action // m
+    activation, more, freed = problem.change
+    room = state.limit - state.held[rank] - activation - max(0.0, more)
+    for microbatch in range(min(state.next_w[stage] for stage in stages), action % m + 1):
+        if room >= len(stages) * activation:
+            break
+        for stage in stages:
+            begun = stage == own or state.next_f[stage] > microbatch
+            if not begun:
+                room -= activation
+        if room < 0:
+            return -1
+        for stage in stages:
+            if state.next_w[stage] <= microbatch:
+                room += activation if state.next_b[stage] <= microbatch else -freed
+    return 1 if room >= 0 else -1
 
 
 def _run(state: _State, rank: int, now: float, action: int) -> None:

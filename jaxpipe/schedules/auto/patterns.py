@@ -9,6 +9,7 @@ what they are.
 """
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -46,13 +47,13 @@ def wishes(pattern: Pattern, num_microbatches: int) -> list[float]:
 def find_patterns(
     problem: Problem,
     *,
-    stretch: float = 1.0,
+    period: float,
     in_ticks: bool = False,
     kinds: str = "",
     num_kept: int = 16,
     num_places: int = 3,
 ) -> list[Pattern]:
-    """Patterns whose period is ``stretch`` times the work of the busiest rank, the quickest first.
+    """Patterns of this period; those that fit the memory first, and then the quickest.
 
     in_ticks: with all actions one tick long. kinds: then the kind of action that belongs in each tick of the
     period, such as FBW, with X for either of F and B; ranks that do the same at the same time do not wait for
@@ -63,7 +64,6 @@ def find_patterns(
     lengths = [[1.0] * num_stages] * 3 if in_ticks else _lengths(problem)
     hop = problem.timing.transfer_ticks - 1.0 if in_ticks else problem.timing.transfer
     left = [[length[stage] for stage in stages for length in lengths] for stages in problem.stages]
-    period = stretch * max(map(sum, left))
     partials = [_Partial(0.0, (), ((),) * problem.num_ranks)]
     before = -1
     for kind, stage in [(0, s) for s in range(num_stages)] + [(1, s) for s in reversed(range(num_stages))]:
@@ -82,7 +82,23 @@ def find_patterns(
                 grown.append(_Partial(start + length, (*partial.starts, start), clocks))
         partials = _best(grown, num_kept, period)
         before = rank
-    return [_with_weights(problem, partial, lengths, period) for partial in partials]
+    patterns = [_with_weights(problem, partial, lengths, period) for partial in partials]
+    return sorted(patterns, key=lambda pattern: max(problem.limit, _peak(problem, pattern, lengths[2])))
+
+
+def _peak(problem: Problem, pattern: Pattern, weight_lengths: Sequence[float]) -> float:
+    """What the fullest rank holds when the pattern is repeated without end, with all held until W."""
+    (forward, _, weight), period = pattern.start, pattern.period
+    activation = max(problem.change[0], -problem.change[2])
+
+    def count(stage: int, time: float) -> int:
+        begun = math.floor((time - forward[stage]) / period + CLOSE)
+        ended = math.floor((time - weight[stage] - weight_lengths[stage]) / period + CLOSE)
+        return begun - ended
+
+    return activation * max(
+        sum(count(stage, forward[begin]) for stage in stages) for stages in problem.stages for begin in stages
+    )
 
 
 def _with_weights(

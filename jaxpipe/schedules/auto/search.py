@@ -18,27 +18,30 @@ from functools import partial
 from itertools import product, zip_longest
 from typing import NamedTuple
 
+from jaxpipe.schedules.auto.bounds import least_period
 from jaxpipe.schedules.auto.evaluate import heads, makespan
 from jaxpipe.schedules.auto.improve import climb, improve
-from jaxpipe.schedules.auto.list_pass import NEVER, Patience, in_wished_order, list_pass
+from jaxpipe.schedules.auto.list_pass import NEVER, Manner, in_wished_order, list_pass
 from jaxpipe.schedules.auto.patterns import Pattern, find_patterns, wishes
 from jaxpipe.schedules.auto.problem import Orders, Problem
 
-PATIENCES = (
-    Patience(0.0, 1.0),
-    Patience(0.0, 0.0),
-    Patience(0.5, 1.0),
-    Patience(1.0, 1.0),
-    Patience(0.0, 0.5),
+MANNERS = (
+    Manner(0.0, 1.0),
+    Manner(0.0, 1.0, reserving=True),
+    Manner(0.0, 0.0),
+    Manner(0.5, 1.0),
+    Manner(1.0, 1.0),
+    Manner(0.0, 0.5),
 )
+"""The first for all wishes, the others for those that do best with it."""
 
-STRETCHES = (1.0, 1.01, 1.03, 1.07, 1.15)
-"""Periods of patterns, in the work of the busiest rank: a longer one is easier to fill."""
+STRETCHES = (1.0, 1.01, 1.03, 1.06, 1.1, 1.15, 1.22, 1.3)
+"""Periods of patterns, in the least that there can be: a longer one is easier to fill."""
 
 KIND_CYCLES = ("", "FBW", "XXW", "FFBBWW", "FBFBWW", "FBFWBW", "FFBWBW", "XXXXWW", "XXXWXW")
 """Which kind runs in which tick, for patterns of ticks; none for whatever comes."""
 
-NUM_FAVOURITES, NUM_IN_FULL, NUM_IMPROVED = 8, 6, 3
+NUM_IN_FULL, NUM_IMPROVED = 6, 3
 
 SWAP_COST = 0.4
 """Of an action of a list pass: what two passes of longest paths take."""
@@ -97,7 +100,7 @@ class _Trial(NamedTuple):
     number: int
     space: Space
     recipe: Recipe
-    patience: Patience
+    manner: Manner
 
 
 def search(
@@ -110,21 +113,23 @@ def search(
     def is_over(part: float) -> bool:
         return effort.left < (1 - part) * total or any(candidate.seconds <= goal for candidate in found)
 
-    def attempt(pairs: Iterator[tuple[Space, Recipe]], patiences: Sequence[Patience], part: float) -> None:
-        for (space, recipe), patience in product(pairs, patiences):
+    def attempt(pairs: Iterator[tuple[Space, Recipe]], manners: Sequence[Manner], part: float) -> None:
+        for (space, recipe), manner in product(pairs, manners):
             if is_over(part):
                 break
-            seconds = _estimate(space, recipe, patience, found=found, effort=effort)
-            trials.append(_Trial(seconds, len(trials), space, recipe, patience))
+            seconds = _estimate(space, recipe, manner, found=found, effort=effort)
+            if seconds == NEVER and not manner.reserving:
+                manner = manner._replace(reserving=True)
+                seconds = _estimate(space, recipe, manner, found=found, effort=effort)
+            trials.append(_Trial(seconds, len(trials), space, recipe, manner))
 
     trials: list[_Trial] = []
     columns = zip_longest(*([(space, recipe) for recipe in space.recipes] for space in spaces))
-    attempt((pair for row in columns for pair in row if pair), PATIENCES[:1], 0.4)
-    favourites = [(trial.space, trial.recipe) for trial in sorted(trials)[:NUM_FAVOURITES]]
-    attempt(iter(favourites), PATIENCES[1:], 0.55)
+    attempt((pair for row in columns for pair in row if pair), MANNERS[:1], 0.35)
+    attempt(((trial.space, trial.recipe) for trial in sorted(trials)), MANNERS[1:], 0.6)
     for trial in sorted(trials)[:NUM_IN_FULL]:
         if trial.space.shorter and not is_over(0.75):
-            _run(trial.space.problem, trial.recipe, trial.patience, found=found, effort=effort)
+            _run(trial.space.problem, trial.recipe, trial.manner, found=found, effort=effort)
     for rank, candidate in enumerate(sorted(found, key=_seconds)[:NUM_IMPROVED]):
         if not is_over(1.0):
             part = effort.left / (NUM_IMPROVED - rank)
@@ -142,13 +147,13 @@ def _seconds(candidate: Candidate) -> float:
 
 
 def _estimate(
-    space: Space, recipe: Recipe, patience: Patience, *, found: list[Candidate], effort: Effort
+    space: Space, recipe: Recipe, manner: Manner, *, found: list[Candidate], effort: Effort
 ) -> float:
     """The seconds of the whole step, as the two shorter ones grow; or as it is, if there are none."""
     if not space.shorter:
-        return _run(space.problem, recipe, patience, found=found, effort=effort)
+        return _run(space.problem, recipe, manner, found=found, effort=effort)
     few, more = space.shorter
-    seconds = [_run(problem, recipe, patience, found=None, effort=effort) for problem in space.shorter]
+    seconds = [_run(problem, recipe, manner, found=None, effort=effort) for problem in space.shorter]
     if NEVER in seconds:
         return NEVER
     growth = (seconds[1] - seconds[0]) / (more.num_microbatches - few.num_microbatches)
@@ -156,14 +161,14 @@ def _estimate(
 
 
 def _run(
-    problem: Problem, recipe: Recipe, patience: Patience, *, found: list[Candidate] | None, effort: Effort
+    problem: Problem, recipe: Recipe, manner: Manner, *, found: list[Candidate] | None, effort: Effort
 ) -> float:
     effort.spend(len(problem.cost))
     wish = recipe.wish(problem)
     if recipe.how is How.SORTED:
         orders = in_wished_order(problem, wish)
     else:
-        orders = list_pass(problem, wish, patience, in_ticks=recipe.how is How.TICKS)
+        orders = list_pass(problem, wish, manner, in_ticks=recipe.how is How.TICKS)
     if orders is None:
         return NEVER
     seconds = makespan(problem, orders)
@@ -181,13 +186,17 @@ def find_recipes(
     if lowered:
         squeezed += [recipe._replace(how=How.TICKS) for recipe in squeezed]
     families = []
+    least = least_period(problem)
     for stretch in STRETCHES:
-        patterns = find_patterns(problem, stretch=stretch, num_kept=num_kept)
+        patterns = find_patterns(problem, period=stretch * least, num_kept=num_kept)
         families.append(_recipes_of(patterns, (How.SECONDS,)))
     for kinds in KIND_CYCLES if lowered else ():
-        if len(problem.stages[0]) * 3 % max(1, len(kinds)):
+        num_ticks = 3 * len(problem.stages[0])
+        if num_ticks % max(1, len(kinds)):
             continue  # the cycle does not fit into the period
-        patterns = find_patterns(problem, in_ticks=True, kinds=kinds, num_kept=num_kept)
+        patterns = find_patterns(
+            problem, period=float(num_ticks), in_ticks=True, kinds=kinds, num_kept=num_kept
+        )
         families.append(_recipes_of(patterns, (How.SORTED, How.TICKS)))
     return (*squeezed, *(recipe for row in zip_longest(*families) for recipe in row if recipe))
 

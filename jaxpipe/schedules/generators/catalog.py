@@ -68,7 +68,29 @@ GENERATORS: Mapping[str, Generator] = MappingProxyType(
         "chimera": Generator(chimera, find_faults=find_chimera_faults, options={"num_pipes": (2, None)}),
     }
 )
-"""The schedules that ``build`` knows, by name."""
+"""The schedules that follow a rule, by name."""
+
+
+def auto(
+    num_ranks: int, num_microbatches: int, *, num_chunks: int, memory_limit: int | None = None
+) -> Schedule:
+    """The best that a search finds with at most so many chunks (``find_schedule``, which takes costs too).
+
+    F, B and W cost the same; no rank holds more than ``memory_limit`` activations of its whole share.
+    """
+    from jaxpipe.schedules.auto import Memory, find_schedule  # which compares with all of these
+
+    memory = None if memory_limit is None else Memory(memory_limit)
+    chunks = range(1, num_chunks + 1)
+    return find_schedule(num_ranks, num_microbatches, memory=memory, chunks=chunks).schedule
+
+
+SEARCHED: Mapping[str, Generator] = MappingProxyType(
+    {"auto": Generator(auto, num_chunks=(1, None), default_chunks=2, options={"memory_limit": (1, None)})}
+)
+"""The schedules that are searched for, which takes seconds."""
+
+_KNOWN = {**GENERATORS, **SEARCHED}
 
 
 def build(
@@ -88,7 +110,7 @@ def build(
     )
     if faults:
         raise ValueError("; ".join(faults))
-    generator = GENERATORS[name]
+    generator = _KNOWN[name]
     if generator.num_chunks[0] != generator.num_chunks[1]:
         options["num_chunks"] = generator.default_chunks if num_chunks is None else num_chunks
     return generator.make(num_ranks, num_microbatches, **options)
@@ -107,11 +129,11 @@ def find_faults(
     if num_chunks is not None:
         sizes["num_chunks"] = num_chunks
     too_small = [f"{size}={value} must be at least 1" for size, value in sizes.items() if value < 1]
-    if name not in GENERATORS:
-        close = difflib.get_close_matches(name.lower(), GENERATORS, n=1)
+    if name not in _KNOWN:
+        close = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        return [f"schedule {name!r} does not exist; {hint}there are {', '.join(GENERATORS)}", *too_small]
-    generator = GENERATORS[name]
+        return [f"schedule {name!r} does not exist; {hint}there are {', '.join(_KNOWN)}", *too_small]
+    generator = _KNOWN[name]
     faults = [*too_small, *_find_wrong_options(name, options)]
     if num_chunks is None:
         num_chunks = generator.default_chunks
@@ -133,7 +155,7 @@ def default_schedule(num_ranks: int, num_chunks: int) -> str:
 
 
 def _find_wrong_options(name: str, options: Mapping[str, int]) -> Iterator[str]:
-    known = GENERATORS[name].options
+    known = _KNOWN[name].options
     for option, value in options.items():
         if option not in known:
             there_are = f"it has {', '.join(known)}" if known else "it has none"
@@ -146,7 +168,7 @@ def _find_wrong_options(name: str, options: Mapping[str, int]) -> Iterator[str]:
 
 
 def _find_wrong_chunks(name: str, num_chunks: int) -> Iterator[str]:
-    least, most = GENERATORS[name].num_chunks
+    least, most = _KNOWN[name].num_chunks
     if num_chunks < least or (most is not None and num_chunks > most):
         rule = f"be {least}" if least == most else f"be at least {least}"
         instead = {"interleaved": "1f1b", "looped_bfs": "gpipe"}.get(name)
