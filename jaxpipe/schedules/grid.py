@@ -8,6 +8,7 @@ full. What stands in for idle time tells its cause. A grid that is wider than th
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from math import floor
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ GLYPHS = {Cause.DEPENDENCY: ".", Cause.TRANSFER: "~", Cause.NEIGHBOR: ":", Cause
 """What idle time of each cause is drawn with."""
 SHARED = "="
 """What stands for the work that all ranks do together at the ends of the pipe."""
+MOST_LETTERS = 2_000_000
+"""Nobody reads a grid of more."""
 
 Paint = Callable[[Action, str], str]
 """Gives the text of an action, or a piece of it, the action's colour."""
@@ -75,18 +78,22 @@ def lines_of(schedule: Schedule, simulation: Simulation, *, only_microbatches: b
 
 
 def draw_lines(lines: Lines, *, width: int, scale: float, paint: Paint | None = None) -> str:
-    """The grid at ``scale`` columns per second."""
+    """The grid at ``scale`` columns per second; of one of more than ``MOST_LETTERS`` the beginning."""
     room, length = lines.room(width), _column(lines.makespan, scale)
     if length > room and scale == int(scale):
         room -= room % int(scale)
-    drawn = [[*_cut_up(_draw(line, scale=scale), room=room)] for line in lines.bars]
+    num_pieces = max(MOST_LETTERS // (room * len(lines.bars)), 1)
+    drawn = [[*islice(_cut_up(_draw(line, scale=scale), room=room), num_pieces)] for line in lines.bars]
     blocks = [
         "\n".join(
             (head + _joined(piece, paint)).rstrip() for head, piece in zip(lines.heads, block, strict=True)
         )
         for block in zip(*drawn, strict=True)
     ]
-    if len(blocks) > 1:
+    if length > num_pieces * room:
+        shown = num_pieces * room / scale
+        blocks.append(f"(cut: {len(blocks)} pieces, up to {shown:g} of {lines.makespan:g} in time)")
+    elif len(blocks) > 1:
         blocks.append(f"(wrapped: {len(blocks)} pieces of {room / scale:g} in time)")
     if any(len(bar.label) > _span(bar, scale) for line in lines.bars for bar in line if bar.action):
         blocks.append(f"(an action too short for its name is drawn as {CUT}, or not at all)")

@@ -223,6 +223,9 @@ def _idle_stretches(
                 if since > free:
                     yield Idle(rank, free, since, Cause.ENDS)
                 free = until
+            if start[action] <= free:
+                free = end[action]
+                continue
             foreign = [
                 computed[need]
                 for need in inputs(action, placement.num_stages)

@@ -133,6 +133,13 @@ def test_bars_fill_the_time_of_every_rank_without_a_gap() -> None:
                 assert bar.end == pytest.approx(following.start, abs=1e-9)
 
 
+def test_a_grid_that_nobody_would_read_is_cut_and_says_so() -> None:
+    schedule = build("1f1b", num_ranks=2000, num_microbatches=2)
+    text = grid(schedule)
+    assert len(text) < 2_500_000
+    assert text.splitlines()[-1] == "(cut: 14 pieces, up to 322 of 6003 in time)"
+
+
 def test_a_name_that_the_end_of_a_line_would_cut_stands_on_the_next() -> None:
     schedule = build("1f1b", num_ranks=2, num_microbatches=30)
     text = grid(schedule, Costs(F=1.0, B=2.0, W=1.7), width=40)
