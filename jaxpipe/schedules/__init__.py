@@ -5,6 +5,7 @@ from jaxpipe.schedules.activations import held_over_time, peak_held
 from jaxpipe.schedules.communication import Communicated, Exchange, with_communication
 from jaxpipe.schedules.costs import Costs
 from jaxpipe.schedules.csv_text import from_csv, to_csv
+from jaxpipe.schedules.formulas import ClosedForms, closed_forms
 from jaxpipe.schedules.generators.catalog import GENERATORS, Generator, build, default_schedule, find_faults
 from jaxpipe.schedules.generators.evaluation import forward_only
 from jaxpipe.schedules.grid import time_grid
@@ -19,6 +20,7 @@ __all__ = [
     "GENERATORS",
     "Action",
     "Cause",
+    "ClosedForms",
     "Communicated",
     "Costs",
     "Exchange",
@@ -31,6 +33,7 @@ __all__ = [
     "as_dict",
     "assign_ticks",
     "build",
+    "closed_forms",
     "default_schedule",
     "find_faults",
     "forward_only",
