@@ -18,7 +18,8 @@ from jaxpipe.schedules.auto.problem import (
     share_costs,
     to_schedule,
 )
-from jaxpipe.schedules.auto.search import Candidate, Effort, Space, find_recipes, search
+from jaxpipe.schedules.auto.recipes import Effort, find_recipes
+from jaxpipe.schedules.auto.search import Candidate, Space, search
 from jaxpipe.schedules.costs import UNIT_COSTS, Costs, find_cost_faults
 from jaxpipe.schedules.generators.catalog import build, find_too_large
 from jaxpipe.schedules.placement import Placement, looped, v_shaped
@@ -181,12 +182,12 @@ def _default_effort(problems: list[Problem]) -> float:
 
 def _search(problems: list[Problem], named: list[_Named], effort: Effort, *, goal: float) -> list[Candidate]:
     spaces, seeds = [], []
+    seconds = [one.seconds for one in named]
     for problem in problems:
         own = [one for one in named if one.schedule.placement == problem.placement]
         seeds += [Candidate(one.seconds, problem, from_schedule(problem, one.schedule)) for one in own]
         makes = [partial(_named_orders, name=one.schedule.name) for one in own]
-        num_kept = max(3, min(16, 200 // problem.num_stages))
-        recipes = find_recipes(problem, makes, num_kept=num_kept)
+        recipes = () if min(seconds, default=goal + 1) <= goal else find_recipes(problem, makes, effort)
         spaces.append(Space(problem, tuple(_shorter(problem)), recipes))
     return search(spaces, seeds, effort=effort, goal=goal)
 

@@ -11,19 +11,15 @@ With many microbatches, steps of two shorter lengths tell which wishes deserve a
 counted in actions that were run, not in seconds, so that a request gives the same order on any machine.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import product, zip_longest
 from typing import NamedTuple
 
-from jaxpipe.schedules.auto.bounds import least_period
-from jaxpipe.schedules.auto.evaluate import heads, makespan
+from jaxpipe.schedules.auto.evaluate import makespan
 from jaxpipe.schedules.auto.improve import climb, improve
 from jaxpipe.schedules.auto.list_pass import NEVER, Manner, in_wished_order, list_pass
-from jaxpipe.schedules.auto.patterns import Pattern, find_patterns, wishes
 from jaxpipe.schedules.auto.problem import Orders, Problem
+from jaxpipe.schedules.auto.recipes import Effort, How, Recipe
 
 MANNERS = (
     Manner(0.0, 1.0),
@@ -35,34 +31,10 @@ MANNERS = (
 )
 """The first for all wishes, the others for those that do best with it."""
 
-STRETCHES = (1.0, 1.01, 1.03, 1.06, 1.1, 1.15, 1.22, 1.3)
-"""Periods of patterns, in the least that there can be: a longer one is easier to fill."""
-
-KIND_CYCLES = ("", "FBW", "XXW", "FFBBWW", "FBFBWW", "FBFWBW", "FFBWBW", "XXXXWW", "XXXWXW")
-"""Which kind runs in which tick, for patterns of ticks; none for whatever comes."""
-
 NUM_IN_FULL, NUM_IMPROVED = 6, 3
 
 SWAP_COST = 0.4
 """Of an action of a list pass: what two passes of longest paths take."""
-
-
-class How(StrEnum):
-    """How an order comes of wishes."""
-
-    SECONDS = "seconds"
-    """by a list pass, in which actions take their seconds"""
-    TICKS = "ticks"
-    """by a list pass in which each takes a tick"""
-    SORTED = "sorted"
-    """by sorting"""
-
-
-class Recipe(NamedTuple):
-    """Wishes for a problem of any number of microbatches, and how to make an order of them."""
-
-    wish: Callable[[Problem], list[float]]
-    how: How
 
 
 class Space(NamedTuple):
@@ -79,18 +51,6 @@ class Candidate(NamedTuple):
     seconds: float
     problem: Problem
     orders: Orders
-
-
-@dataclass
-class Effort:
-    """What is left to spend, in actions of a list pass, and how many orders were timed."""
-
-    left: float
-    num_tried: int = 0
-
-    def spend(self, actions: float) -> None:
-        self.left -= actions
-        self.num_tried += 1
 
 
 class _Trial(NamedTuple):
@@ -175,42 +135,3 @@ def _run(
     if found is not None:
         found.append(Candidate(seconds, problem, orders))
     return seconds
-
-
-def find_recipes(
-    problem: Problem, names: Sequence[Callable[[Problem], Orders]], *, num_kept: int
-) -> tuple[Recipe, ...]:
-    """Wishes of named orders, and of patterns of each kind in turn."""
-    lowered = problem.timing.sync == "neighbor"
-    squeezed = [Recipe(partial(_wish_of_named, make=make), How.SECONDS) for make in names]
-    if lowered:
-        squeezed += [recipe._replace(how=How.TICKS) for recipe in squeezed]
-    families = []
-    least = least_period(problem)
-    for stretch in STRETCHES:
-        patterns = find_patterns(problem, period=stretch * least, num_kept=num_kept)
-        families.append(_recipes_of(patterns, (How.SECONDS,)))
-    for kinds in KIND_CYCLES if lowered else ():
-        num_ticks = 3 * len(problem.stages[0])
-        if num_ticks % max(1, len(kinds)):
-            continue  # the cycle does not fit into the period
-        patterns = find_patterns(
-            problem, period=float(num_ticks), in_ticks=True, kinds=kinds, num_kept=num_kept
-        )
-        families.append(_recipes_of(patterns, (How.SORTED, How.TICKS)))
-    return (*squeezed, *(recipe for row in zip_longest(*families) for recipe in row if recipe))
-
-
-def _recipes_of(patterns: Sequence[Pattern], ways: Sequence[How]) -> list[Recipe]:
-    return [
-        Recipe(partial(_wish_of_pattern, pattern=pattern), how) for pattern, how in product(patterns, ways)
-    ]
-
-
-def _wish_of_named(problem: Problem, make: Callable[[Problem], Orders]) -> list[float]:
-    orders = make(problem)
-    return [end - cost for end, cost in zip(heads(problem, orders), problem.cost, strict=True)]
-
-
-def _wish_of_pattern(problem: Problem, pattern: Pattern) -> list[float]:
-    return wishes(pattern, problem.num_microbatches)
