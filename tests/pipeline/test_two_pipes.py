@@ -82,7 +82,10 @@ def test_a_stage_that_is_no_llama(case: Case) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case("chimera", (2, 2), 5, tied=True, remat="full", fuse_backward=False, transfer_ticks=2, dp=2),
+        pytest.param(
+            Case("chimera", (2, 2), 5, tied=True, remat="full", fuse_backward=False, transfer_ticks=2, dp=2),
+            marks=pytest.mark.slow,
+        ),
         Case(
             "dualpipe",
             (1, 1, 1, 1),

@@ -1,7 +1,8 @@
 """Trained parameters are equal to the bit, whatever the order of the schedule and the place of the layers.
 
 The whole step as a run compiles it, optimizer and active clipping included; two-pipe schedules among
-themselves.
+themselves. Slow, since each program is compiled with all optimizations; test_grad_norm.py and
+tests/pipeline/test_bits.py prove the parts.
 """
 
 from functools import cache
@@ -105,41 +106,17 @@ def run_steps(program: Program, config: LlamaConfig) -> Trained:
     return Trained(params_sha256(named_params(jax.device_get(canonical["params"]))), norms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (Run("gpipe", 2, tied=True, fuse_backward=True), Run("dualpipe_v", 2, tied=True, fuse_backward=True)),
-        pytest.param(
-            Run("chimera", 2, tied=False),
-            Run("dualpipe", 2, tied=False, fuse_backward=True),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            Run("gpipe", 2, tied=True, fuse_backward=True),
-            Run("zb_v", 2, tied=True),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            Run("gpipe", 2, tied=True, fuse_backward=True),
-            Run("interleaved", 2, tied=True, transfer_ticks=2),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            Run("gpipe", 2, tied=True, fuse_backward=True),
-            Run("1f1b", 2, tied=True, layers_per_stage=(3, 5)),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(Run("1f1b", 4, tied=False), Run("looped_bfs", 4, tied=False), marks=pytest.mark.slow),
-        pytest.param(
-            Run("1f1b", 4, tied=False),
-            Run("dualpipe_v", 4, tied=False, fuse_backward=True),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            Run("chimera", 4, tied=True, transfer_ticks=2),
-            Run("dualpipe", 4, tied=True),
-            marks=pytest.mark.slow,
-        ),
+        (Run("gpipe", 2, tied=True, fuse_backward=True), Run("zb_v", 2, tied=True)),
+        (Run("gpipe", 2, tied=True, fuse_backward=True), Run("interleaved", 2, tied=True, transfer_ticks=2)),
+        (Run("gpipe", 2, tied=True, fuse_backward=True), Run("1f1b", 2, tied=True, layers_per_stage=(3, 5))),
+        (Run("1f1b", 4, tied=False), Run("looped_bfs", 4, tied=False)),
+        (Run("1f1b", 4, tied=False), Run("dualpipe_v", 4, tied=False, fuse_backward=True)),
+        (Run("chimera", 2, tied=False), Run("dualpipe", 2, tied=False, fuse_backward=True)),
+        (Run("chimera", 4, tied=True, transfer_ticks=2), Run("dualpipe", 4, tied=True)),
     ],
     ids=lambda run: run.schedule,
 )
