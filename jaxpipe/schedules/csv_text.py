@@ -44,7 +44,7 @@ _NAME, _PLACEMENT = "jaxpipe schedule", "placement"
 _OURS_IN_TORCH = {Kind.F: "F", Kind.B: "I", Kind.W: "W", Kind.BW: "B"}
 _TORCH_IN_OURS = {theirs: ours for ours, theirs in _OURS_IN_TORCH.items()}
 _IN_TORCH = re.compile(r"(\d+)([FIBW])(\d+)", re.ASCII)
-_PAIR_IN_TORCH = re.compile(r"\(\s*([^;()]+?)\s*;\s*([^;()]+?)\s*\)OVERLAP_F_B")
+_PAIR_IN_TORCH = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _COMMUNICATION = re.compile(r"\d+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)\d*", re.ASCII)
 _ONLY_OURS = re.compile(r"\d+(BW\d+'*|[FBW]\d+'+)", re.ASCII)
 _ONLY_TORCH = re.compile(r"\d+I\d+", re.ASCII)
@@ -145,7 +145,7 @@ def _parse(table: Table, form: str) -> tuple[list[_Order], list[Fault]]:
 def _read_cell(text: str, form: str) -> list[Action]:
     pair = _PAIR_IN_TORCH.fullmatch(text)
     if pair and form == "torch":
-        return [action for part in pair.groups() for action in _read_cell(part, form)]
+        return [action for part in pair.groups() for action in _read_cell(part.strip(), form)]
     if len(text) > LONGEST_CELL:
         raise ValueError("this is too long for an action; write stage, kind and microbatch, such as 0F3")
     if _COMMUNICATION.fullmatch(text):

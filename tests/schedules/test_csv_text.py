@@ -86,7 +86,7 @@ def test_pytorchs_own_text_with_idle_time_is_read() -> None:
 
 
 def test_pytorchs_pairs_are_read_as_two_actions() -> None:
-    assert from_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1").orders == from_csv("0F0,0F1,0B0,0B1").orders
+    assert from_csv("0F0,(0F1; 0B0)OVERLAP_F_B,0B1").orders == from_csv("0F0,0F1,0B0,0B1").orders
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,7 @@ def test_a_text_of_junk_is_refused_soon_and_shortly() -> None:
     assert len(fault_of("abc," * (MOST_CELLS // 20))) < 10_000
     assert len(fault_of("abc\n" * (MOST_CELLS // 20))) < 10_000
     assert len(fault_of("\0" * 10_000_000)) < 1000
+    assert len(fault_of(f"({' ' * 1_000_000};{' ' * 1_000_000})OVERLAP")) < 1000
 
 
 def test_what_a_form_cannot_hold_is_refused() -> None:
