@@ -54,7 +54,7 @@ class _Share(NamedTuple):
 
 
 def bound_of(problem: Problem) -> Bound:
-    """The best of the bounds for any order with the problem's placement."""
+    """The best of the bounds for any order with the placement of the problem, which may have two pipes."""
     placement, timing, memory = problem.placement, problem.timing, problem.memory
     costs, num_microbatches = problem.costs, problem.num_microbatches
     timed = with_ends(costs, placement.num_stages) if timing.sync == "async" else costs

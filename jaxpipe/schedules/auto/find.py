@@ -26,7 +26,7 @@ from jaxpipe.schedules.placement import Placement, looped, v_shaped
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Simulation, find_simulation_faults
 
-EFFORT, EFFORT_PER_ACTION = 700_000, 800
+EFFORT, EFFORT_PER_ACTION = 700_000, 1_200
 """Actions run in a search, if nothing else is asked for: some seconds; fewer if the step itself has few."""
 
 NUM_COMPARED = 20
@@ -40,8 +40,8 @@ class Found:
     """What was found for a request, and what it is worth; seconds, and the memory's own unit.
 
     schedule: B and W are split. simulation: of the schedule as it runs, with BW fused if that was asked for.
-    bound: what no single-pipe order on these placements can beat. named, named_makespan: the best of the
-    named schedules that fit. memory: what the fullest rank holds. num_tried: orders that were timed.
+    bound: what no order can beat that places stages in one of the ways tried. named, named_makespan: the best
+    of the named schedules that fit. memory: what the fullest rank holds. num_tried: orders that were timed.
     """
 
     schedule: Schedule
@@ -83,19 +83,19 @@ def find_schedule(
     faults = [*_find_faults(num_ranks, num_microbatches, costs, timing=timing, memory=memory, chunks=chunks)]
     if faults:
         raise ValueError("; ".join(faults))
-    placements = _placements(num_ranks, chunks)
-    problems = [
-        make_problem(
-            placement, num_microbatches, costs=share_costs(costs, placement), timing=timing, memory=memory
-        )
-        for placement in placements
-    ]
+
+    def problem_of(placement: Placement) -> Problem:
+        shared = share_costs(costs, placement)
+        return make_problem(placement, num_microbatches, costs=shared, timing=timing, memory=memory)
+
+    problems = [*map(problem_of, _placements(num_ranks, chunks))]
     named = [
         _Named(_seconds(schedule, problems, costs=costs, timing=timing), schedule)
         for schedule in named_schedules(num_ranks, num_microbatches, chunks=chunks, two_pipes=two_pipes)
         if fits(schedule, memory)
     ]
-    bound = min(map(bound_of, problems))
+    two_way = {one.schedule.placement for one in named if one.schedule.placement.num_pipes > 1}
+    bound = min(map(bound_of, [*problems, *map(problem_of, two_way)]))
     spent = Effort(_default_effort(problems) if effort is None else effort)
     found = _search(problems, named, spent, goal=bound.seconds)
     if not (found or named):

@@ -1,4 +1,4 @@
-"""``find_schedule``: right, within its memory, never behind the named schedules, and never ahead of its bound."""
+"""``find_schedule``: right, within its memory, never behind the named schedules, never ahead of its bound."""
 
 import random
 from collections.abc import Iterator
@@ -131,6 +131,7 @@ def test_two_pipes_are_considered_only_if_asked_and_hold_weights_twice() -> None
         )
         assert one.schedule.placement.num_pipes == 1 + two_pipes
         assert one.memory <= 100.0
+        assert one.bound.seconds <= one.simulation.makespan
     assert find_schedule(
         4, 8, costs=UNEQUAL, timing=timing, memory=Memory(70.0, 4.0, weights=30.0), chunks=(1,),
         two_pipes=True, effort=LITTLE,
