@@ -68,6 +68,7 @@ RANGES: Mapping[str, Range] = {
     "mesh.tp": _COUNT,
     "pipeline.num_microbatches": _COUNT,
     "pipeline.num_chunks": Range(1, 1024),
+    "pipeline.memory_limit": _COUNT,
     "train.num_steps": _STEPS,
     "train.global_batch_size": _LENGTH,
     "train.eval_every": _ZERO_OR_MORE_STEPS,

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxpipe.config.keys import flatten
 from jaxpipe.config.ranges import range_faults
-from jaxpipe.config.schedule_choice import ScheduleChoice, chunks_of, find_choice_faults
+from jaxpipe.config.schedule_choice import AUTO, ScheduleChoice, chunks_of, find_choice_faults
 from jaxpipe.config.sections import Config
 from jaxpipe.data import find_files
 from jaxpipe.errors import InputError
@@ -166,8 +166,9 @@ def _schedule(*choice: Any) -> Iterator[str]:
     yield from find_choice_faults(ScheduleChoice(*choice))
 
 
-def _layers(num_layers: int, per_stage: tuple[int, ...] | None, *choice: Any) -> Iterator[str]:
+def _layers(per_stage: tuple[int, ...] | None, *choice: Any) -> Iterator[str]:
     chosen = ScheduleChoice(*choice)
+    num_layers = chosen.num_layers
     num_chunks = chunks_of(chosen)
     if per_stage is None and num_chunks and num_layers < chosen.num_ranks * num_chunks:
         yield (
@@ -177,9 +178,15 @@ def _layers(num_layers: int, per_stage: tuple[int, ...] | None, *choice: Any) ->
         )
 
 
-def _layers_per_stage(num_layers: int, per_stage: tuple[int, ...] | None, *choice: Any) -> Iterator[str]:
+def _layers_per_stage(per_stage: tuple[int, ...] | None, *choice: Any) -> Iterator[str]:
     chosen = ScheduleChoice(*choice)
-    num_chunks = chunks_of(chosen)
+    num_layers, num_chunks = chosen.num_layers, chunks_of(chosen)
+    if per_stage is not None and chosen.name == AUTO:
+        yield (
+            f"pipeline.layers_per_stage={list(per_stage)} cannot be met by {AUTO}, which chooses the number "
+            "of stages; name another schedule, or leave it out"
+        )
+        return
     if per_stage is None or num_chunks is None:
         return
     start = f"pipeline.layers_per_stage={list(per_stage)}"
@@ -222,6 +229,10 @@ _CHOICE = (
     "pipeline.num_microbatches",
     "pipeline.num_chunks",
     "pipeline.reverse_backward",
+    "pipeline.memory_limit",
+    "pipeline.transfer_ticks",
+    "pipeline.fuse_backward",
+    "model.num_hidden_layers",
 )
 """The fields of ``ScheduleChoice``."""
 
@@ -238,7 +249,7 @@ _RULES = (
     _Rule(("mesh.dp", "mesh.pp", "mesh.tp"), _devices),
     _Rule(("mesh.tp",), _tensor_parallelism),
     _Rule(_CHOICE, _schedule),
-    _Rule(("model.num_hidden_layers", "pipeline.layers_per_stage", *_CHOICE), _layers),
-    _Rule(("model.num_hidden_layers", "pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),
+    _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers),
+    _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),
 )

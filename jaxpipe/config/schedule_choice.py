@@ -1,23 +1,32 @@
 """Which schedule a configuration means: a name, a CSV file, or what its sizes suggest."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
+from jaxpipe.config.sections import Config
 from jaxpipe.schedules import GENERATORS, Schedule, build, default_schedule, find_faults
+from jaxpipe.schedules.auto import Memory, Timing, find_schedule
 from jaxpipe.schedules.schedule_file import is_file, read_schedule_file
+
+AUTO = "auto"
 
 _MOST_PIPES = 2
 """The executor makes one further copy of the weights, not more."""
 
 
 class ScheduleChoice(NamedTuple):
-    """The keys that choose a schedule: ``pipeline.schedule``, ``mesh.pp`` and others of ``pipeline``."""
+    """The keys that choose a schedule: those of ``pipeline``, ``mesh.pp`` and ``model.num_hidden_layers``."""
 
     schedule: str | None
     num_ranks: int
     num_microbatches: int
     num_chunks: int | None
     reverse_backward: bool
+    memory_limit: int | None
+    transfer_ticks: int
+    fuse_backward: bool
+    num_layers: int
 
     @property
     def name(self) -> str:
@@ -27,13 +36,32 @@ class ScheduleChoice(NamedTuple):
     @property
     def options(self) -> dict[str, int]:
         """Those of the generator that were given."""
-        return {"reverse_backward": 1} if self.reverse_backward else {}
+        given = {"reverse_backward": 1} if self.reverse_backward else {}
+        return given if self.memory_limit is None else given | {"memory_limit": self.memory_limit}
+
+
+def choice_of(config: Config) -> ScheduleChoice:
+    """The choice that a configuration makes."""
+    pipeline = config.pipeline
+    return ScheduleChoice(
+        schedule=pipeline.schedule,
+        num_ranks=config.mesh.pp,
+        num_microbatches=pipeline.num_microbatches,
+        num_chunks=pipeline.num_chunks,
+        reverse_backward=pipeline.reverse_backward,
+        memory_limit=pipeline.memory_limit,
+        transfer_ticks=pipeline.transfer_ticks,
+        fuse_backward=pipeline.fuse_backward,
+        num_layers=config.model.num_hidden_layers,
+    )
 
 
 def make_schedule(choice: ScheduleChoice) -> Schedule:
     """The schedule of a choice without faults."""
     if is_file(choice.name):
         return read_schedule_file(choice.name)
+    if choice.name == AUTO:
+        return _search(choice)
     sizes = {"num_ranks": choice.num_ranks, "num_microbatches": choice.num_microbatches}
     return build(choice.name, num_chunks=choice.num_chunks, **sizes, **choice.options)
 
@@ -55,6 +83,8 @@ def chunks_of(choice: ScheduleChoice) -> int | None:
             return read_schedule_file(choice.name).placement.num_chunks
         except ValueError:
             return None
+    if choice.name == AUTO:
+        return 1  # at least: it takes no more chunks than there are layers for
     if choice.num_chunks is not None:
         return choice.num_chunks
     return GENERATORS[choice.name].default_chunks if choice.name in GENERATORS else None
@@ -81,3 +111,21 @@ def _find_file_faults(choice: ScheduleChoice) -> Iterator[str]:
         )
     if choice.reverse_backward:
         yield "pipeline.reverse_backward is for gpipe by name; leave it out"
+    if choice.memory_limit is not None:
+        yield "pipeline.memory_limit is for auto; leave it out"
+
+
+@lru_cache(maxsize=8)
+def _search(choice: ScheduleChoice) -> Schedule:
+    """The best order for the program that will run: in ticks, F = B = W, no more chunks than layers."""
+    default = GENERATORS["interleaved"].default_chunks
+    most = min(choice.num_chunks or default, choice.num_layers // choice.num_ranks)
+    return find_schedule(
+        choice.num_ranks,
+        choice.num_microbatches,
+        timing=Timing(
+            sync="neighbor", transfer_ticks=choice.transfer_ticks, fuse_backward=choice.fuse_backward
+        ),
+        memory=None if choice.memory_limit is None else Memory(choice.memory_limit),
+        chunks=range(1, most + 1),
+    ).schedule

@@ -49,6 +49,8 @@ class PipelineConfig:
     """Stages per rank; null: as many as the schedule needs."""
     reverse_backward: bool = False
     """gpipe alone: the last microbatch's backward first, as drawn in its paper; other last bits."""
+    memory_limit: int | None = None
+    """auto alone: how many microbatches' activations of all its layers a rank may hold; null: any number."""
     transfer_ticks: Literal[1, 2] = 1
     """Ticks from an action to the use of its message elsewhere; 2 hides the transfer behind a tick."""
     fuse_backward: bool = False

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jaxpipe.config import Config
-from jaxpipe.config.schedule_choice import ScheduleChoice, make_schedule
+from jaxpipe.config.schedule_choice import choice_of, make_schedule
 from jaxpipe.lowering import TickTable, lower
 from jaxpipe.models.attention import attention_for
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
@@ -35,15 +35,7 @@ class Plan(NamedTuple):
 def make_plan(config: Config, mesh: Mesh) -> Plan:
     """The plan of a configuration without faults."""
     model, pipeline = config.model, config.pipeline
-    schedule = make_schedule(
-        ScheduleChoice(
-            pipeline.schedule,
-            config.mesh.pp,
-            pipeline.num_microbatches,
-            pipeline.num_chunks,
-            pipeline.reverse_backward,
-        )
-    )
+    schedule = make_schedule(choice_of(config))
     placement = schedule.placement
     layers = pipeline.layers_per_stage or balanced_layers(model.num_hidden_layers, placement.num_stages)
     dtype = jnp.dtype(config.train.compute_dtype)

@@ -10,7 +10,8 @@ import pytest
 from jaxpipe.config import Config, faults, parse
 from jaxpipe.config.keys import assemble, flatten, keys
 from jaxpipe.config.ranges import RANGES
-from jaxpipe.schedules import build
+from jaxpipe.config.schedule_choice import choice_of, make_schedule
+from jaxpipe.schedules import Kind, build, peak_held
 from jaxpipe.schedules.csv_text import to_csv
 
 
@@ -83,6 +84,15 @@ RULES = [
     ({"pipeline.schedule": "dualpipe"}, "schedule: num_microbatches=3 must be even and .* dualpipe; use 8$"),
     ({"pipeline.schedule": "chimera", "mesh.pp": 3}, "num_ranks=3 must be a multiple of .*; use 2 or 4$"),
     ({"pipeline.reverse_backward": True}, "'reverse_backward' does not exist for 1f1b.*; leave it out"),
+    ({"pipeline.memory_limit": 3}, "'memory_limit' does not exist for 1f1b, it has none; leave it out"),
+    (
+        {"pipeline.schedule": "auto", "mesh.pp": 8},
+        "layers=6 must be .* mesh.pp=8 x 1 chunks of auto = 8; use",
+    ),
+    (
+        {"pipeline.schedule": "auto", "pipeline.layers_per_stage": (1, 2, 2, 1)},
+        "layers_per_stage=.* cannot be met by auto, which chooses the number of stages; name another",
+    ),
     ({"pipeline.schedule": "none/such.csv"}, "'none/such.csv' cannot be read: No such file .*; name a CSV"),
     ({"pipeline.layers_per_stage": (1, 2, 3)}, "must have one number a stage, .* = 4 in all, found 3"),
     ({"pipeline.layers_per_stage": (1, 2, 2, 2)}, "sums to 7, but the model has .*layers=6"),
@@ -107,6 +117,21 @@ RULES = [
 def test_each_rule_is_seen_to_fail_and_gives_the_values(changes, said, right):
     found = faults(changed(right, changes))
     assert any(re.search(said, fault) for fault in found), found
+
+
+def test_auto_takes_as_many_chunks_as_there_are_layers_for(right):
+    for num_layers, num_chunks in ((4, 1), (6, 1), (8, 2)):
+        config = changed(right, {"pipeline.schedule": "auto", "model.num_hidden_layers": num_layers})
+        assert faults(config) == []
+        schedule = make_schedule(choice_of(config))
+        assert schedule.placement.num_chunks == num_chunks
+        assert (schedule.num_ranks, schedule.num_microbatches) == (4, 3)
+
+
+def test_auto_keeps_to_its_memory(right):
+    changes = {"pipeline.schedule": "auto", "pipeline.num_microbatches": 12, "pipeline.memory_limit": 2}
+    schedule = make_schedule(choice_of(changed(right, changes | {"model.num_hidden_layers": 8})))
+    assert max(peak_held(schedule, Kind.W)) <= 2 * schedule.placement.num_chunks
 
 
 @pytest.fixture

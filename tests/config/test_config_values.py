@@ -24,6 +24,7 @@ NEW_VALUES = {
     "pipeline.schedule": "zb_h1",
     "pipeline.num_microbatches": 6,
     "pipeline.num_chunks": 1,
+    "pipeline.memory_limit": 3,
     "pipeline.layers_per_stage": (1, 2, 2, 1),
     "pipeline.remat": "none",
     "mesh.dp": 4,
@@ -40,7 +41,10 @@ NEW_VALUES = {
 }
 
 
-NEEDED = {"pipeline.reverse_backward": ("--pipeline.schedule", "gpipe")}
+NEEDED = {
+    "pipeline.reverse_backward": ("--pipeline.schedule", "gpipe"),
+    "pipeline.memory_limit": ("--pipeline.schedule", "auto"),
+}
 """Without which a value is not right."""
 
 
