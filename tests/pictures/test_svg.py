@@ -27,7 +27,8 @@ def pictures_of(shown: list[Timed]) -> list[tuple[str, float]]:
 
 def check_times(shown: list[Timed], text: str, left: float) -> None:
     """Every action, idle stretch and held stretch stands once, on its row, from its start to its end."""
-    root, axis = parse(text), shared_axis(shown, left=left)
+    root, width = parse(text), shared_axis(shown, left=left).width
+    end = max(one.simulation.makespan for one in shown)
     drawn, idle, held = (
         iter(boxes(root, "box")[-sum(len(one.simulation.start) for one in shown) :]),
         iter([box for box in boxes(root, "idle") if box.title]),
@@ -40,8 +41,8 @@ def check_times(shown: list[Timed], text: str, left: float) -> None:
             box = next(drawn)
             assert box.title.startswith(f"{action}: ")
             assert f"microbatch {action.microbatch}, stage {action.stage}, rank {rank}" in box.title
-            assert box.left == pytest.approx(axis.x(simulation.start[action]), abs=0.011)
-            assert box.right == pytest.approx(axis.x(simulation.end[action]), abs=0.021)
+            assert box.left == pytest.approx(left + width * simulation.start[action] / end, abs=0.011)
+            assert box.right == pytest.approx(left + width * simulation.end[action] / end, abs=0.021)
             assert tops.setdefault(rank, box.top) == box.top
         assert sorted(tops.values()) == list(tops.values())
         assert len(set(tops.values())) == one.schedule.num_ranks
@@ -50,7 +51,7 @@ def check_times(shown: list[Timed], text: str, left: float) -> None:
             assert f"rank {stretch.rank} is idle: {stretch.cause}" in box.title
             assert box.css == f"idle {stretch.cause}"
             assert (box.left, box.right) == pytest.approx(
-                (axis.x(stretch.start), axis.x(stretch.end)), abs=0.021
+                (left + width * stretch.start / end, left + width * stretch.end / end), abs=0.021
             )
         for rank in range(one.schedule.num_ranks):
             for stretch in held_by(one, rank):
