@@ -9,6 +9,7 @@ import argparse
 from jaxpipe.cli.faults import refuse_if_any
 from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
 from jaxpipe.cli.sizes import (
+    NAMED,
     Sizes,
     add_size_arguments,
     help_on_schedule,
@@ -26,7 +27,7 @@ from jaxpipe.cli.terminal import (
 )
 from jaxpipe.cli.timing import add_timing_arguments, costs_per_rank, read_timing, timed
 from jaxpipe.pictures import Timed, comparison_table, find_picture_faults, html, svg
-from jaxpipe.schedules import GENERATORS, Costs, Schedule
+from jaxpipe.schedules import Costs, Schedule
 
 FORMATS = ("text", "svg", "html")
 
@@ -87,14 +88,14 @@ def _read_one(text: str, sizes: Sizes, faults: list[str]) -> Schedule | None:
     num_chunks = None
     if colon:
         num_chunks = read_number(chunks, int, option=f"the chunks of {text!r},", faults=faults, fallback=1)
-    known = GENERATORS[name].options if name in GENERATORS else {}
+    known = NAMED[name].options if name in NAMED else {}
     options = {option: value for option, value in sizes.options.items() if option in known}
     return read_schedule(name, Sizes(sizes.num_ranks, sizes.num_microbatches, num_chunks, options), faults)
 
 
 def _find_options_of_none(texts: list[str], sizes: Sizes) -> list[str]:
     names = {text.partition(":")[0] for text in texts}
-    known = {option for name in names & GENERATORS.keys() for option in GENERATORS[name].options}
+    known = {option for name in names & NAMED.keys() for option in NAMED[name].options}
     return [
         f"option {option!r} does not exist for any of these schedules; leave it out"
         for option in sizes.options

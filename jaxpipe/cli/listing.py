@@ -3,7 +3,8 @@
 import argparse
 import textwrap
 
-from jaxpipe.schedules import GENERATORS, Generator
+from jaxpipe.cli.sizes import NAMED
+from jaxpipe.schedules import Generator
 
 WIDTH = 80
 
@@ -14,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a schedule's name, how many chunks it has unless told, and what it is."""
-    names = max(map(len, GENERATORS))
+    names = max(map(len, NAMED))
     print(f"{'schedule':{names}}  chunks")
-    for name, generator in GENERATORS.items():
+    for name, generator in NAMED.items():
         head = f"{name:{names}}  {_chunks(generator):6}  "
         lines = textwrap.wrap(generator.summary + _options(generator), WIDTH - len(head))
         print(("\n" + " " * len(head)).join([head + lines[0], *lines[1:]]))

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from jaxpipe.schedules import GENERATORS, Schedule, build, find_faults
+from jaxpipe.schedules import GENERATORS, Generator, Schedule, build, find_faults
 from jaxpipe.schedules.csv_text import from_csv
+from jaxpipe.schedules.generators.catalog import SEARCHED
 
 Number = TypeVar("Number", int, float)
+
+NAMED: Mapping[str, Generator] = {**GENERATORS, **SEARCHED}
+"""The schedules that have a name, whether they follow a rule or are searched for."""
 
 _GIVEN_OTHERWISE = {
     "name": "the name of the schedule",
@@ -47,7 +51,7 @@ def add_size_arguments(parser: argparse.ArgumentParser, *, with_chunks: bool = T
 
 def help_on_schedule() -> str:
     """What may stand for a schedule."""
-    return f"one of {', '.join(GENERATORS)}; or a file that ends in .csv, which needs no sizes"
+    return f"one of {', '.join(NAMED)}; or a file that ends in .csv, which needs no sizes"
 
 
 def read_sizes(arguments: argparse.Namespace, faults: list[str]) -> Sizes:

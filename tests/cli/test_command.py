@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jaxpipe.cli import main
-from jaxpipe.schedules import GENERATORS
+from jaxpipe.cli.sizes import NAMED
 
 LIGHT = """
 import sys
@@ -35,11 +35,11 @@ def test_list_names_every_schedule_within_80_columns(capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     rows = [line.split() for line in lines[1:] if not line.startswith(" ")]
-    assert [row[0] for row in rows] == list(GENERATORS)
+    assert [row[0] for row in rows] == list(NAMED)
     for name, chunks, *_ in rows:
-        assert chunks.rstrip("+") == str(GENERATORS[name].default_chunks)
+        assert chunks.rstrip("+") == str(NAMED[name].default_chunks)
     text = " ".join(" ".join(lines).split())
-    for generator in GENERATORS.values():
+    for generator in NAMED.values():
         assert " ".join(generator.summary.split()) in text
         for option in generator.options:
             assert option in text

@@ -102,6 +102,13 @@ def test_options_go_to_the_schedules_that_have_them(capsys: pytest.CaptureFixtur
     ]
 
 
+def test_a_schedule_may_be_searched_for(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--ranks", "2", "--microbatches", "3"]
+    rows = rows_of(answer(capsys, "1f1b", "auto:1", *sizes, "--option", "memory_limit=2"))
+    assert float(rows["auto:1"][1]) <= float(rows["1f1b"][1])
+    assert float(rows["auto:1"][5]) <= 2
+
+
 def test_all_faults_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     said = faults_of(
         capsys,

@@ -1,6 +1,7 @@
 """Grids of times that fit, wrap or are cut, and say so."""
 
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_bars_fill_the_time_of_every_rank_without_a_gap() -> None:
         for line in lines_of(schedule, simulation).bars:
             assert line[0].start == 0
             assert line[-1].end == simulation.makespan
-            for bar, following in zip(line, line[1:], strict=False):
+            for bar, following in pairwise(line):
                 assert bar.end == pytest.approx(following.start, abs=1e-9)
 
 
