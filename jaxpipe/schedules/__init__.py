@@ -6,7 +6,14 @@ from jaxpipe.schedules.communication import Communicated, Exchange, with_communi
 from jaxpipe.schedules.costs import Costs
 from jaxpipe.schedules.csv_text import from_csv, to_csv
 from jaxpipe.schedules.formulas import ClosedForms, closed_forms
-from jaxpipe.schedules.generators.catalog import GENERATORS, Generator, build, default_schedule, find_faults
+from jaxpipe.schedules.generators.catalog import (
+    GENERATORS,
+    SEARCHED,
+    Generator,
+    build,
+    default_schedule,
+    find_faults,
+)
 from jaxpipe.schedules.generators.evaluation import forward_only
 from jaxpipe.schedules.grid import time_grid
 from jaxpipe.schedules.placement import Placement, looped, mirrored, v_shaped
@@ -18,6 +25,7 @@ from jaxpipe.schedules.validate import validate
 
 __all__ = [
     "GENERATORS",
+    "SEARCHED",
     "Action",
     "Cause",
     "ClosedForms",

@@ -22,12 +22,14 @@ from jaxpipe.schedules.auto.problem import Orders, Problem
 from jaxpipe.schedules.auto.recipes import Effort, How, Recipe
 
 MANNERS = (
-    Manner(0.0, 1.0),
-    Manner(0.0, 1.0, reserving=True),
-    Manner(0.0, 0.0),
+    Manner(0.5, 0.5),
     Manner(0.5, 1.0),
-    Manner(1.0, 1.0),
     Manner(0.0, 0.5),
+    Manner(1.0, 0.5),
+    Manner(0.0, 1.0),
+    Manner(1.0, 1.0),
+    Manner(1.0, 0.0),
+    Manner(0.5, 0.5, reserving=True),
 )
 """The first for all wishes, the others for those that do best with it."""
 
