@@ -19,7 +19,7 @@ OURS = {
     "data": {"data", "errors"},
     "checkpoint": {"checkpoint", "errors"},
     "pictures": {"schedules", "pictures"},
-    "cli": {"schedules", "pictures", "cli"},
+    "cli": {"schedules", "pictures", "solver", "cli"},
 }
 """What of ours each part may import; ``training`` and ``config`` stand above all of these."""
 

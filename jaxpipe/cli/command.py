@@ -4,6 +4,7 @@
     jaxpipe schedule show zb_h1 --ranks 4 --microbatches 8 --cost F=1.15 --cost B=1.4 --format json
     jaxpipe schedule compare 1f1b interleaved:2 zb_v --ranks 4 --microbatches 8 --format html -o compared.html
     jaxpipe schedule trace zb_v --ranks 4 --microbatches 8 -o trace.json
+    jaxpipe schedule auto --ranks 4 --microbatches 16 --cost F=10 --cost B=12 --cost W=8 --memory 3
     jaxpipe schedule csv zb_v --ranks 4 --microbatches 8 -o zb_v.csv
 
 It answers within a second, since nothing here loads JAX, nor a command that was not asked for. All faults
@@ -23,6 +24,7 @@ _COMMANDS = (
     ("show", "a schedule's grid or picture, bubble and activations held", "show"),
     ("compare", "several schedules under one time axis, with a table", "compare"),
     ("trace", "a schedule as a trace for Perfetto or Chrome", "trace"),
+    ("auto", "search for the best order, for given costs and memory", "auto"),
     ("csv", "a schedule's order as CSV", "write_csv"),
 )
 """Word, help, and the module with ``add_arguments`` and ``run``, whose docstring describes it."""

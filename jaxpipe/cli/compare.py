@@ -25,9 +25,19 @@ from jaxpipe.cli.terminal import (
     find_color_faults,
     terminal_for,
 )
-from jaxpipe.cli.timing import add_timing_arguments, costs_per_rank, read_timing, timed
+from jaxpipe.cli.timing import (
+    Timing,
+    add_timing_arguments,
+    costs_per_rank,
+    find_ignored_costs,
+    read_timing,
+    timed,
+)
 from jaxpipe.pictures import Timed, comparison_table, find_picture_faults, html, svg
-from jaxpipe.schedules import Costs, Schedule
+from jaxpipe.schedules import Costs, Schedule, find_faults
+from jaxpipe.schedules.auto import Memory, find_schedule
+from jaxpipe.schedules.auto import Timing as SearchTiming
+from jaxpipe.schedules.generators.catalog import SEARCHED
 
 FORMATS = ("text", "svg", "html")
 
@@ -68,7 +78,7 @@ def _read(arguments: argparse.Namespace) -> list[Timed]:
     faults += _find_options_of_none(arguments.schedules, sizes)
     ready: list[tuple[str, Schedule, Costs]] = []
     for text in arguments.schedules:
-        schedule = _read_one(text, sizes, faults)
+        schedule = _read_one(text, sizes, timing, faults)
         if schedule:
             title = schedule.name if is_file(text) else text
             ready.append((title, schedule, costs_per_rank(schedule, timing.costs, faults)))
@@ -80,8 +90,8 @@ def _read(arguments: argparse.Namespace) -> list[Timed]:
     ]
 
 
-def _read_one(text: str, sizes: Sizes, faults: list[str]) -> Schedule | None:
-    """A file, or a name with or without chunks, and with those options that it has."""
+def _read_one(text: str, sizes: Sizes, timing: Timing, faults: list[str]) -> Schedule | None:
+    """A file, or a name with or without chunks, and with those options that it has; auto for these costs."""
     if is_file(text):
         return read_schedule(text, Sizes(sizes.num_ranks, sizes.num_microbatches, None, {}), faults)
     name, colon, chunks = text.partition(":")
@@ -90,7 +100,36 @@ def _read_one(text: str, sizes: Sizes, faults: list[str]) -> Schedule | None:
         num_chunks = read_number(chunks, int, option=f"the chunks of {text!r},", faults=faults, fallback=1)
     known = NAMED[name].options if name in NAMED else {}
     options = {option: value for option, value in sizes.options.items() if option in known}
-    return read_schedule(name, Sizes(sizes.num_ranks, sizes.num_microbatches, num_chunks, options), faults)
+    own = Sizes(sizes.num_ranks, sizes.num_microbatches, num_chunks, options)
+    if name in SEARCHED and find_ignored_costs([name], timing):
+        return _search(own, timing, faults)
+    return read_schedule(name, own, faults)
+
+
+def _search(sizes: Sizes, timing: Timing, faults: list[str]) -> Schedule | None:
+    """auto, made for costs that are single numbers."""
+    num_ranks, num_microbatches = sizes.num_ranks or 1, sizes.num_microbatches or 1
+    given = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, **sizes.options}
+    wrong = find_faults("auto", num_chunks=sizes.num_chunks, **given)
+    costs = timing.costs
+    if any(isinstance(value, tuple) for value in (costs.F, costs.B, costs.W)):
+        wrong.append("auto cannot be compared at costs of each part of the model; give single numbers")
+    if sizes.num_ranks is None or sizes.num_microbatches is None or wrong:
+        faults += wrong
+        return None
+    limit = sizes.options.get("memory_limit")
+    try:
+        return find_schedule(
+            num_ranks,
+            num_microbatches,
+            costs=costs,
+            timing=SearchTiming(timing.transfer, timing.sync, timing.transfer_ticks, timing.fuses_backward),
+            memory=None if limit is None else Memory(limit),
+            chunks=range(1, (sizes.num_chunks or SEARCHED["auto"].default_chunks) + 1),
+        ).schedule
+    except ValueError as error:
+        faults.append(str(error))
+        return None
 
 
 def _find_options_of_none(texts: list[str], sizes: Sizes) -> list[str]:

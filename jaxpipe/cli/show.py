@@ -14,7 +14,13 @@ from jaxpipe.cli.terminal import (
     find_color_faults,
     terminal_for,
 )
-from jaxpipe.cli.timing import add_timing_arguments, costs_per_stage, read_timing, timed
+from jaxpipe.cli.timing import (
+    add_timing_arguments,
+    costs_per_stage,
+    find_ignored_costs,
+    read_timing,
+    timed,
+)
 from jaxpipe.pictures import Timed, find_picture_faults, html, rank_table, svg
 from jaxpipe.schedules import as_dict
 
@@ -33,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Show it; ``RefusedError`` with all that is wrong."""
     shown = read_timed(arguments, FORMATS)
-    draw = {"text": _text, "json": _json, "svg": _svg, "html": _html}[arguments.format]
+    draw = {"text": show_text, "json": _json, "svg": _svg, "html": _html}[arguments.format]
     write(draw(shown, arguments), arguments.output)
 
 
@@ -42,6 +48,7 @@ def read_timed(arguments: argparse.Namespace, formats: tuple[str, ...]) -> Timed
     faults: list[str] = []
     sizes, timing = read_sizes(arguments, faults), read_timing(arguments, faults)
     schedule = read_schedule(arguments.schedule, sizes, faults)
+    faults += find_ignored_costs([arguments.schedule], timing)
     if schedule:
         costs = costs_per_stage(schedule, timing.costs, faults)
     faults += find_output_faults(arguments, formats)
@@ -52,7 +59,7 @@ def read_timed(arguments: argparse.Namespace, formats: tuple[str, ...]) -> Timed
     return timed(schedule.name, schedule, timing, costs=costs)
 
 
-def _text(shown: Timed, arguments: argparse.Namespace) -> str:
+def show_text(shown: Timed, arguments: argparse.Namespace) -> str:
     """The grid, the figures, and a table of the ranks."""
     simulation = shown.simulation
     figures = (

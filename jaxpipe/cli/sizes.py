@@ -34,12 +34,16 @@ class Sizes:
     options: Mapping[str, int]
 
 
-def add_size_arguments(parser: argparse.ArgumentParser, *, with_chunks: bool = True) -> None:
+def add_size_arguments(
+    parser: argparse.ArgumentParser, *, with_chunks: bool = True, with_options: bool = True
+) -> None:
     """Ranks, microbatches, chunks and options."""
     parser.add_argument("--ranks", metavar="P", help="number of ranks")
     parser.add_argument("--microbatches", metavar="M", help="number of microbatches in a step")
     if with_chunks:
         parser.add_argument("--chunks", metavar="V", help="stages per rank (default: as many as it needs)")
+    if not with_options:
+        return
     parser.add_argument(
         "--option",
         metavar="NAME=VALUE",
@@ -64,7 +68,7 @@ def read_sizes(arguments: argparse.Namespace, faults: list[str]) -> Sizes:
         read("--ranks", arguments.ranks),
         read("--microbatches", arguments.microbatches),
         read("--chunks", getattr(arguments, "chunks", None)),
-        _read_options(arguments.option, faults),
+        _read_options(getattr(arguments, "option", []), faults),
     )
 
 

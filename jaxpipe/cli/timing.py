@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from jaxpipe.cli.sizes import read_number
 from jaxpipe.pictures import Timed
 from jaxpipe.schedules import Costs, Schedule, fuse_backward, simulate, split_backward
-from jaxpipe.schedules.costs import ENDS, find_cost_faults
+from jaxpipe.schedules.costs import ENDS, UNIT_COSTS, find_cost_faults
 from jaxpipe.schedules.simulate import find_simulation_faults
 
 _KINDS = ("F", "B", "W")
@@ -63,6 +63,15 @@ def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
     costs = _read_costs(arguments.cost, faults)
     faults += find_simulation_faults(transfer=transfer, sync=arguments.sync)
     return Timing(costs, transfer, arguments.sync, transfer_ticks, arguments.fuse_backward)
+
+
+def find_ignored_costs(names: Sequence[str], timing: Timing) -> list[str]:
+    """``auto`` by name is searched for equal costs and free messages; with others it would be another."""
+    if "auto" not in names or (
+        timing.costs == UNIT_COSTS and timing.transfer == 0 and timing.sync == "async"
+    ):
+        return []
+    return ["auto by name is made for F = B = W = 1 and free messages; for others: jaxpipe schedule auto"]
 
 
 def costs_per_stage(schedule: Schedule, costs: Costs, faults: list[str]) -> Costs:

@@ -1,0 +1,159 @@
+"""Search for the best order, given what actions and messages cost and what a rank may hold.
+
+It is never slower than the best named schedule that fits, and is told with what no order can beat. Costs
+are of all layers of a rank, which it may cut into chunks; or, one for each stage, of stages as they are. Memory
+is in activations of one microbatch in all layers of a rank, of which 1f1b holds as many as there are ranks; or
+in any unit, such as bytes, if --activation says how large one is. --format csv writes what train.py can run.
+"""
+
+import argparse
+import json
+import sys
+
+from jaxpipe.cli.faults import RefusedError, refuse_if_any
+from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
+from jaxpipe.cli.show import show_text
+from jaxpipe.cli.sizes import add_size_arguments, read_number, read_sizes
+from jaxpipe.cli.terminal import add_color_argument, find_color_faults
+from jaxpipe.cli.timing import add_timing_arguments, read_timing
+from jaxpipe.pictures import Timed, find_picture_faults, html, svg
+from jaxpipe.schedules import as_dict
+from jaxpipe.schedules.auto import Found, Memory, Timing, describe, find_schedule
+from jaxpipe.schedules.csv_text import to_csv
+
+FORMATS = ("text", "json", "svg", "html", "csv")
+
+_LONGEST_EXACT = 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Sizes, costs, memory, and how to show what was found."""
+    add_size_arguments(parser, with_options=False)
+    add_timing_arguments(parser, costs_are="of all layers of a rank (default 1), or one for each stage")
+    parser.add_argument("--memory", metavar="LIMIT", help="most that a rank may hold (default: no limit)")
+    parser.add_argument("--activation", metavar="SIZE", help="of one microbatch from F to B (default 1)")
+    parser.add_argument("--until-weight", metavar="SIZE", help="from B to W (default: as --activation)")
+    parser.add_argument("--weights", metavar="SIZE", help="of a rank and its gradients (default 0)")
+    parser.add_argument("--two-pipes", action="store_true", help="chimera and dualpipe too: weights twice")
+    parser.add_argument(
+        "--exact",
+        metavar="SECONDS",
+        help="let a solver say for so long how far that is from the best (small cases; pip install "
+        "'jaxpipe[solver]')",
+    )
+    add_output_arguments(parser, FORMATS)
+    add_color_argument(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search and show; ``RefusedError`` with all that is wrong."""
+    faults: list[str] = []
+    request = _read_request(arguments, faults)
+    seconds = _read_exact(arguments, faults)
+    faults += find_output_faults(arguments, FORMATS) + find_color_faults(arguments)
+    refuse_if_any(faults)
+    try:
+        found = find_schedule(**request)
+    except ValueError as error:
+        raise RefusedError(str(error).split("; ")) from error
+    said = describe(found)
+    if seconds is not None:
+        said += _solve(found, request, seconds)
+    num_chunks = found.schedule.placement.num_chunks
+    write(_draw(found, said, arguments, stages_per_unit=num_chunks), arguments.output)
+
+
+def _read_request(arguments: argparse.Namespace, faults: list[str]) -> dict:
+    """The arguments of ``find_schedule``."""
+    sizes, timing = read_sizes(arguments, faults), read_timing(arguments, faults)
+    for option, value in (("--ranks", sizes.num_ranks), ("--microbatches", sizes.num_microbatches)):
+        if value is None:
+            faults.append(f"{option} is missing; give a number")
+    if timing.fuses_backward and timing.sync == "async":
+        faults.append("--fuse-backward is for --sync neighbor here; give that too, or leave it out")
+    most = 2 if sizes.num_chunks is None else sizes.num_chunks
+    if most < 1:
+        faults.append(f"--chunks {most} must be at least 1")
+    return {
+        "num_ranks": sizes.num_ranks or 1,
+        "num_microbatches": sizes.num_microbatches or 1,
+        "costs": timing.costs,
+        "timing": Timing(timing.transfer, timing.sync, timing.transfer_ticks, timing.fuses_backward),
+        "memory": _read_memory(arguments, faults),
+        "chunks": range(1, max(most, 1) + 1),
+        "two_pipes": arguments.two_pipes,
+    }
+
+
+def _read_memory(arguments: argparse.Namespace, faults: list[str]) -> Memory | None:
+    given = {
+        name: read_number(text, float, option=f"--{name.replace('_', '-')}", faults=faults, fallback=1.0)
+        for name in ("activation", "until_weight", "weights")
+        if (text := getattr(arguments, name)) is not None
+    }
+    if arguments.memory is None:
+        if given:
+            faults.append("--memory is missing, of which the other sizes are parts; give it")
+        return None
+    limit = read_number(arguments.memory, float, option="--memory", faults=faults, fallback=1.0)
+    try:
+        return Memory(limit, **given)
+    except ValueError as error:
+        faults += str(error).split("; ")
+        return None
+
+
+def _read_exact(arguments: argparse.Namespace, faults: list[str]) -> float | None:
+    if arguments.exact is None:
+        return None
+    seconds = read_number(arguments.exact, float, option="--exact", faults=faults, fallback=1.0)
+    if not 0 < seconds <= _LONGEST_EXACT:
+        faults.append(f"--exact {arguments.exact} must be more than 0 and at most {_LONGEST_EXACT:g} seconds")
+    if arguments.sync != "async":
+        faults.append("--exact is for --sync async; leave one of them out")
+    return seconds
+
+
+def _solve(found: Found, request: dict, seconds: float) -> list[str]:
+    """How far what was found is from the best order on the same placement."""
+    from jaxpipe.solver import solve
+
+    if sys.stderr.isatty():
+        print(f"solving, for {seconds:g} s at most", file=sys.stderr)
+    placement = found.schedule.placement
+    if placement.num_pipes > 1:
+        raise RefusedError(
+            ["--exact knows one pipe, but the best order found has two; leave one of them out"]
+        )
+    try:
+        solution = solve(
+            placement,
+            request["num_microbatches"],
+            costs=request["costs"],
+            transfer=request["timing"].transfer,
+            memory=request["memory"],
+            hint=found.schedule,
+            time_limit=seconds,
+        )
+    except (ImportError, ValueError) as error:
+        raise RefusedError([f"--exact: {error}"]) from error
+    above = found.simulation.makespan / solution.bound - 1
+    return [
+        f"exact solver, on this placement: {solution.status}, makespan {solution.makespan:g}, none below "
+        f"{solution.bound:g}: what was found is at most {above:.1%} above the best"
+    ]
+
+
+def _draw(found: Found, said: list[str], arguments: argparse.Namespace, *, stages_per_unit: int) -> str:
+    shown = Timed("auto", found.schedule, found.simulation, stages_per_unit)
+    if arguments.format == "csv":
+        return to_csv(found.schedule)
+    if arguments.format == "json":
+        figures = as_dict(found.schedule, found.simulation)
+        figures |= {"lower_bound": found.bound.seconds, "lower_bound_reason": found.bound.reason}
+        figures |= {"best_named": found.named, "best_named_makespan": found.named_makespan}
+        return json.dumps(figures | {"memory": found.memory, "orders_timed": found.num_tried}) + "\n"
+    if arguments.format == "text":
+        return "\n".join([*said, "", show_text(shown, arguments)])
+    refuse_if_any(find_picture_faults([shown]))
+    return {"svg": svg, "html": html}[arguments.format]([shown])

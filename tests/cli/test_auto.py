@@ -1,0 +1,110 @@
+"""``jaxpipe schedule auto``, and ``auto`` among other commands: made for the costs that are given."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.cli import main
+from jaxpipe.schedules import Costs, from_csv, simulate
+
+SIZES = ("--ranks", "4", "--microbatches", "8")
+COSTS = ("--cost", "F=10", "--cost", "B=12", "--cost", "W=8", "--transfer", "1")
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = main(["schedule", *argv])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_what_was_found_is_told_beside_what_no_order_can_beat(say: Say) -> None:
+    code, out, err = say("auto", *SIZES, *COSTS, "--memory", "4")
+    assert (code, err) == (0, "")
+    assert out.startswith("makespan ")
+    for words in ("no order takes less than", "best named schedule:", "orders timed", "rank 0 |F0"):
+        assert words in out
+
+
+def test_it_is_no_slower_than_any_named_schedule_at_these_costs(say: Say) -> None:
+    found = json.loads(say("auto", *SIZES, *COSTS, "--format", "json")[1])
+    _, table, _ = say("compare", "1f1b", "zb_h1", "zb_h2", "interleaved", "zb_v", "auto", *SIZES, *COSTS)
+    makespans = {line.split()[0]: float(line.split()[2]) for line in table.splitlines()[1:7]}
+    assert makespans["auto"] == pytest.approx(found["makespan"])
+    assert found["lower_bound"] <= found["makespan"] <= min(makespans.values())
+
+
+def test_the_csv_is_the_schedule(say: Say, tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    arguments = ("auto", *SIZES, *COSTS, "--memory", "3")
+    found = json.loads(say(*arguments, "--format", "json")[1])
+    assert say(*arguments, "--format", "csv", "-o", str(file)) == (0, "", "")
+    schedule = from_csv(file.read_text())
+    num_chunks = schedule.placement.num_chunks
+    costs = Costs(F=10 / num_chunks, B=12 / num_chunks, W=8 / num_chunks)
+    assert simulate(schedule, costs=costs, transfer=1).makespan == pytest.approx(found["makespan"])
+    assert max(found["peak_until_weight"]) <= 3 * num_chunks
+
+
+def test_sizes_in_bytes_are_a_limit_too(say: Say) -> None:
+    """100 bytes of weights and activations of 10: room for three."""
+    sizes = ("--memory", "130", "--activation", "10", "--weights", "100", "--format", "json")
+    found = json.loads(say("auto", *SIZES, *sizes)[1])
+    assert max(found["peak_until_weight"]) <= 3 * found["chunks"]
+    assert found["memory"] <= 130
+
+
+def test_the_exact_solver_says_how_far_it_is_from_the_best(say: Say) -> None:
+    pytest.importorskip("ortools")
+    code, out, _ = say("auto", "--ranks", "2", "--microbatches", "3", "--exact", "30")
+    assert code == 0
+    assert "exact solver, on this placement: OPTIMAL" in out
+    assert "at most 0.0% above the best" in out
+
+
+def test_without_the_solver_the_extra_is_named(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    code, out, err = say("auto", "--ranks", "2", "--microbatches", "3", "--exact", "30")
+    assert (code, out) == (2, "")
+    assert "pip install 'jaxpipe[solver]'" in err
+
+
+def test_all_that_is_wrong_is_told_at_once(say: Say) -> None:
+    code, out, err = say(
+        *("auto", "--microbatches", "x", "--memory", "-1", "--weights", "y", "--exact", "0", "--chunks", "0"),
+        *("--cost", "F=-1", "--format", "png"),
+    )
+    assert (code, out) == (2, "")
+    for words in (
+        "--ranks is missing",
+        "--microbatches 'x' must be a whole number",
+        "memory limit=-1.0 must be more than 0",
+        "--weights 'y' must be a number",
+        "--exact 0 must be more than 0",
+        "--chunks 0 must be at least 1",
+        "cost F=-1.0 must be at least",
+        "--format 'png' must be one of text, json, svg, html, csv",
+    ):
+        assert words in err, words
+
+
+def test_a_memory_in_which_nothing_fits_is_refused(say: Say) -> None:
+    code, _, err = say("auto", *SIZES, "--memory", "0.5")
+    assert code == 2
+    assert "memory limit=0.5 must be at least 1, what one microbatch alone holds" in err
+
+
+def test_auto_by_name_does_not_pretend_to_be_made_for_other_costs(say: Say) -> None:
+    for command in ("show", "trace"):
+        code, _, err = say(command, "auto", *SIZES, "--cost", "F=2")
+        assert code == 2
+        assert "auto by name is made for F = B = W = 1 and free messages" in err
+    assert say("show", "auto", *SIZES)[0] == 0
