@@ -61,7 +61,7 @@ def test_schedules_with_one_pipe_take_every_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_every_size_gives_a_right_schedule_and_a_right_table(name: str) -> None:
-    """Twelve sizes for each v, in which all p occur and m in between; ``make test-grid`` takes all of them."""
+    """Twelve sizes for each v, in which all p occur; ``make test-grid`` takes all sizes."""
     for v in chunks_of(name):
         for p, m in WHOLE_GRID[3 * v :: 16]:
             prove(name, p, m, v)
