@@ -21,6 +21,7 @@ from jaxpipe.pictures import Timed, find_picture_faults, html, svg
 from jaxpipe.schedules import as_dict
 from jaxpipe.schedules.auto import Found, Memory, Timing, describe, find_schedule
 from jaxpipe.schedules.csv_text import to_csv
+from jaxpipe.schedules.generators.catalog import MOST_SEARCHED
 
 FORMATS = ("text", "json", "svg", "html", "csv")
 
@@ -73,15 +74,15 @@ def _read_request(arguments: argparse.Namespace, faults: list[str]) -> dict:
     if timing.fuses_backward and timing.sync == "async":
         faults.append("--fuse-backward is for --sync neighbor here; give that too, or leave it out")
     most = 2 if sizes.num_chunks is None else sizes.num_chunks
-    if most < 1:
-        faults.append(f"--chunks {most} must be at least 1")
+    if not 1 <= most <= MOST_SEARCHED:
+        faults.append(f"--chunks {most} must be at least 1 and at most {MOST_SEARCHED}")
     return {
         "num_ranks": sizes.num_ranks or 1,
         "num_microbatches": sizes.num_microbatches or 1,
         "costs": timing.costs,
         "timing": Timing(timing.transfer, timing.sync, timing.transfer_ticks, timing.fuses_backward),
         "memory": _read_memory(arguments, faults),
-        "chunks": range(1, max(most, 1) + 1),
+        "chunks": range(1, min(most, MOST_SEARCHED) + 1),
         "two_pipes": arguments.two_pipes,
     }
 

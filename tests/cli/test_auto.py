@@ -89,7 +89,7 @@ def test_all_that_is_wrong_is_told_at_once(say: Say) -> None:
         "memory limit=-1.0 must be more than 0",
         "--weights 'y' must be a number",
         "--exact 0 must be more than 0",
-        "--chunks 0 must be at least 1",
+        "--chunks 0 must be at least 1 and at most 8",
         "cost F=-1.0 must be at least",
         "--format 'png' must be one of text, json, svg, html, csv",
     ):

@@ -85,8 +85,15 @@ def auto(
     return find_schedule(num_ranks, num_microbatches, memory=memory, chunks=chunks).schedule
 
 
+MOST_SEARCHED = 8
+"""Most chunks that a search tries: it goes through all numbers up to there."""
+
 SEARCHED: Mapping[str, Generator] = MappingProxyType(
-    {"auto": Generator(auto, num_chunks=(1, None), default_chunks=2, options={"memory_limit": (1, None)})}
+    {
+        "auto": Generator(
+            auto, num_chunks=(1, MOST_SEARCHED), default_chunks=2, options={"memory_limit": (1, None)}
+        )
+    }
 )
 """The schedules that are searched for, which takes seconds."""
 
@@ -170,10 +177,12 @@ def _find_wrong_options(name: str, options: Mapping[str, int]) -> Iterator[str]:
 def _find_wrong_chunks(name: str, num_chunks: int) -> Iterator[str]:
     least, most = _KNOWN[name].num_chunks
     if num_chunks < least or (most is not None and num_chunks > most):
-        rule = f"be {least}" if least == most else f"be at least {least}"
+        rule = f"{least}" if least == most else f"at least {least}"
+        if most is not None and most > least:
+            rule += f" and at most {most}"
         instead = {"interleaved": "1f1b", "looped_bfs": "gpipe"}.get(name)
         remedy = f"use {least}, or the schedule {instead}" if instead else "leave it out"
-        yield f"num_chunks={num_chunks} must {rule} for {name}; {remedy}"
+        yield f"num_chunks={num_chunks} must be {rule} for {name}; {remedy}"
 
 
 def find_too_large(num_stages: int, num_microbatches: int) -> Iterator[str]:
