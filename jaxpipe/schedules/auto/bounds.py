@@ -54,13 +54,27 @@ class _Share(NamedTuple):
 
 
 def bound_of(problem: Problem) -> Bound:
-    """The best of the bounds for any order with the placement of the problem, which may have two pipes."""
-    placement, timing, memory = problem.placement, problem.timing, problem.memory
-    costs, num_microbatches = problem.costs, problem.num_microbatches
-    timed = with_ends(costs, placement.num_stages) if timing.sync == "async" else costs
-    ways = [
-        _way(placement, pipe, num_microbatches, timed, timing.transfer) for pipe in range(placement.num_pipes)
-    ]
+    """The best of the bounds for any order with the placement of the problem, which may have two pipes.
+
+    In the lowered program ranks share the ends of the pipe, and nothing runs meanwhile. A message sent two
+    ticks ahead travels on through one such time, so of its transfer only the rest adds to them.
+    """
+    timing, costs = problem.timing, problem.costs
+    if timing.sync == "async":
+        return _bound(problem, with_ends(costs, problem.num_stages), timing.transfer)
+    per_microbatch = (costs.head + 2 * costs.embedding) / problem.num_ranks
+    hidden = 0.0 if timing.transfer_ticks == 1 else per_microbatch * problem.placement.num_pipes
+    apart = _bound(problem, costs, max(0.0, timing.transfer - hidden))
+    shared = problem.num_microbatches * per_microbatch
+    return max(
+        Bound(apart.seconds + shared, apart.reason), _bound(problem, costs, timing.transfer), key=_seconds
+    )
+
+
+def _bound(problem: Problem, costs: Costs, transfer: float) -> Bound:
+    """Without what ranks share."""
+    placement, timing, num_microbatches = problem.placement, problem.timing, problem.num_microbatches
+    ways = [_way(placement, pipe, num_microbatches, costs, transfer) for pipe in range(placement.num_pipes)]
     shares = [
         [_Share(way, _stages(placement, pipe, rank)) for pipe, way in enumerate(ways)]
         for rank in range(placement.num_ranks)
@@ -68,15 +82,15 @@ def bound_of(problem: Problem) -> Bound:
     bounds = [_path_bound(way) for way in ways]
     for rank, own in enumerate(shares):
         bounds += _rank_bounds(
-            rank, own, memory, num_chunks=placement.num_chunks, num_pipes=placement.num_pipes
+            rank, own, problem.memory, num_chunks=placement.num_chunks, num_pipes=placement.num_pipes
         )
     if timing.sync == "neighbor" and timing.transfer_ticks == 1 and placement.num_ranks > 1:
-        bounds.append(_tick_bound(shares, timing.transfer, num_kinds=2 if timing.fuse_backward else 3))
-    best = max(bounds, key=lambda bound: bound.seconds)
-    if timing.sync == "async":
-        return best
-    shared = num_microbatches * (costs.head + 2 * costs.embedding) / placement.num_ranks
-    return Bound(best.seconds + shared, best.reason)
+        bounds.append(_tick_bound(shares, transfer, num_kinds=2 if timing.fuse_backward else 3))
+    return max(bounds, key=_seconds)
+
+
+def _seconds(bound: Bound) -> float:
+    return bound.seconds
 
 
 def _stages(placement: Placement, pipe: int, rank: int) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class Found:
     @property
     def gap(self) -> float:
         """How far the makespan may be from the best there is, as a part of the bound."""
-        return self.simulation.makespan / self.bound.seconds - 1
+        return max(0.0, self.simulation.makespan / self.bound.seconds - 1)
 
 
 def find_schedule(
@@ -95,7 +95,7 @@ def find_schedule(
         if fits(schedule, memory)
     ]
     two_way = {one.schedule.placement for one in named if one.schedule.placement.num_pipes > 1}
-    bound = min(map(bound_of, [*problems, *map(problem_of, two_way)]))
+    bound = min(map(bound_of, [*problems, *map(problem_of, two_way)]), key=lambda one: one.seconds)
     spent = Effort(_default_effort(problems) if effort is None else effort)
     found = _search(problems, named, spent, goal=bound.seconds)
     if not (found or named):
@@ -107,6 +107,7 @@ def find_schedule(
         seconds.append(candidate.seconds)
     schedule = _thriftiest(schedules, seconds, memory)
     best = min(named, key=lambda one: one.seconds, default=None)
+    assert min(seconds) >= bound.seconds * (1 - TOLERANCE), f"{schedule.name} beats the bound {bound}"
     return Found(
         schedule=replace(schedule, name="auto"),
         simulation=time_schedule(schedule, costs, timing),
