@@ -15,6 +15,7 @@ from jaxpipe.schedules.auto.problem import (
     Timing,
     from_schedule,
     make_problem,
+    one_by_one,
     share_costs,
     to_schedule,
 )
@@ -77,7 +78,7 @@ def find_schedule(
     schedules that hold the weights twice. effort: actions to run in the search, ``EFFORT`` at most if not
     given.
 
-    ``ValueError`` lists all that is wrong, or says that nothing fits the memory.
+    ``ValueError`` lists all that is wrong.
     """
     chunks = _chunks_of_costs(costs, num_ranks) or tuple(chunks)
     faults = [*_find_faults(num_ranks, num_microbatches, costs, timing=timing, memory=memory, chunks=chunks)]
@@ -98,8 +99,6 @@ def find_schedule(
     bound = min(map(bound_of, [*problems, *map(problem_of, two_way)]), key=lambda one: one.seconds)
     spent = Effort(_default_effort(problems) if effort is None else effort)
     found = _search(problems, named, spent, goal=bound.seconds)
-    if not (found or named):
-        raise ValueError(f"nothing was found that fits memory limit={memory and memory.limit:g}; raise it")
     schedules = [one.schedule for one in named]
     seconds = [one.seconds for one in named]
     for candidate in found[:NUM_COMPARED]:
@@ -187,6 +186,8 @@ def _search(problems: list[Problem], named: list[_Named], effort: Effort, *, goa
     for problem in problems:
         own = [one for one in named if one.schedule.placement == problem.placement]
         seeds += [Candidate(one.seconds, problem, from_schedule(problem, one.schedule)) for one in own]
+        single = one_by_one(problem)
+        seeds.append(Candidate(makespan(problem, single), problem, single))
         makes = [partial(_named_orders, name=one.schedule.name) for one in own]
         recipes = () if min(seconds, default=goal + 1) <= goal else find_recipes(problem, makes, effort)
         spaces.append(Space(problem, tuple(_shorter(problem)), recipes))

@@ -5,8 +5,7 @@ A search runs millions of actions, so here an action is a number,
     (kind x num_stages + stage) x num_microbatches + microbatch,    kind 0 for F, 1 for B, 2 for W,
 
 and all that the inner loops ask of it is in a list. An order is a list of such numbers, for each rank one. BW
-does
-not occur: B and W one after the other send the gradient earlier and are never slower.
+does not occur: B and W one after the other send the gradient earlier and are never slower.
 """
 
 from collections.abc import Sequence
@@ -41,9 +40,9 @@ class Timing(NamedTuple):
     fuse_backward: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
-    """A single pipe to be scheduled.
+    """A single pipe to be scheduled; equal to none but itself, so that what was made for it can be kept.
 
     costs: of each stage. cost[action]: its seconds, in the model of ``timing``.
     source[action]: the action on another rank whose result it needs; reader[action]: the reverse; or NOTHING.
@@ -126,6 +125,22 @@ def share_costs(costs: Costs, placement: Placement) -> Costs:
 
 def as_tuple(value: float | tuple[float, ...], num_stages: int) -> tuple[float, ...]:
     return value if isinstance(value, tuple) else (value,) * num_stages
+
+
+def one_by_one(problem: Problem) -> Orders:
+    """One microbatch after the other, and of each B its W at once: slow, but it fits wherever anything does."""
+    m, per_kind = problem.num_microbatches, problem.num_per_kind
+    return [
+        [
+            action
+            for microbatch in range(m)
+            for action in (
+                *(stage * m + microbatch for stage in stages),
+                *(kind * per_kind + stage * m + microbatch for stage in reversed(stages) for kind in (1, 2)),
+            )
+        ]
+        for stages in problem.stages
+    ]
 
 
 def to_schedule(problem: Problem, orders: Orders, name: str) -> Schedule:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from itertools import product, zip_longest
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ def find_recipes(
 ) -> tuple[Recipe, ...]:
     """Wishes of named orders, and of patterns of each kind in turn, as far as the effort goes."""
     lowered = problem.timing.sync == "neighbor"
-    squeezed = [Recipe(partial(_wish_of_named, make=make), How.SECONDS) for make in named]
+    squeezed = [Recipe(cache(partial(_wish_of_named, make=make)), How.SECONDS) for make in named]
     if lowered:
         squeezed += [recipe._replace(how=How.TICKS) for recipe in squeezed]
     num_kept = max(LEAST_KEPT, min(MOST_KEPT, NUM_PLACED // problem.num_stages))
