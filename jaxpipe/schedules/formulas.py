@@ -216,11 +216,12 @@ def _zb_v(case: _Case) -> ClosedForms:
 
 
 def _v_half(case: _Case) -> ClosedForms:
-    """Holds 2((p+2)//2) chunks; bubble (3p-7)F for even p >= 4, (3p-4)F for odd p >= 3, F for p = 2.
+    """No rank holds more than 2((p+2)//2) chunks; bubble (3p-7)F for even p >= 4, (3p-4)F for odd p >= 3.
 
     Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", section 3.2, with the holes at the ends
-    filled. The bubble holds for F = B = W and m > p//2 + 1: with other costs the building blocks do not fit
-    into each other, and every microbatch leaves a hole. Memory until B holds for m > p.
+    filled. The bubble, F for p = 2, holds for F = B = W and m > p//2 + 1: with other costs the building
+    blocks do not fit into each other, and every microbatch leaves a hole. Memory is that of the rank that
+    holds most.
     """
     p, m, *_ = case
     bubble: float | None = None
@@ -228,9 +229,7 @@ def _v_half(case: _Case) -> ClosedForms:
     if case.has_equal_costs and m > p // 2 + 1:
         bubble = {1: 0, 2: 1}.get(p, 3 * p - (4 if p % 2 else 7)) * case.F
         span = bubble if p > 2 else 0.0
-    most = 2 * ((p + 2) // 2)
-    held = [most] * p if m > p else None
-    return _forms(case, bubble=bubble, span=span, until_backward=held, until_weight=[min(2 * m, most)] * p)
+    return _forms(case, bubble=bubble, span=span, most_held=min(2 * m, 2 * ((p + 2) // 2)))
 
 
 def _v_min(case: _Case) -> ClosedForms:

@@ -65,8 +65,8 @@ RULES = [
         "dp=65536 x mesh.pp=4 x mesh.tp=1 = 262144 devices must be at most 65536; use fewer",
     ),
     (
-        {"mesh.pp": 64, "pipeline.num_microbatches": 3126},
-        "num_ranks x num_chunks x num_microbatches=64 x 3126 = 200064 must be .* 200000; use at most 3125 ",
+        {"mesh.pp": 64, "pipeline.num_microbatches": 1025},
+        "num_ranks x num_chunks x num_microbatches=64 x 1025 = 65600 must be .* 65536; use at most 1024 ",
     ),
     ({"run.seed": 2**32}, "run.seed=4294967296 must be at least 0 and at most 4294967295$"),
     ({"model.vocab_size": 10**17}, "at least 257 and at most 16777216:"),
@@ -81,8 +81,14 @@ RULES = [
         "num_hidden_layers=6 must be at least .*mesh.pp=4 x 2 chunks of zb_v = 8",
     ),
     ({"pipeline.num_chunks": 2}, "num_hidden_layers=6 must be at least .*pp=4 x 2 chunks of interleaved = 8"),
-    ({"pipeline.schedule": "dualpipe"}, "schedule: num_microbatches=3 must be even and .* dualpipe; use 8$"),
-    ({"pipeline.schedule": "chimera", "mesh.pp": 3}, "num_ranks=3 must be a multiple of .*; use 2 or 4$"),
+    (
+        {"pipeline.schedule": "dualpipe"},
+        "num_ranks=4 and num_microbatches=3 must .* use num_ranks=2 and num_microbatches=4$",
+    ),
+    (
+        {"pipeline.schedule": "chimera", "mesh.pp": 3},
+        "num_ranks=3 must be a multiple of .*; use num_ranks=2 and num_microbatches=3$",
+    ),
     ({"pipeline.reverse_backward": True}, "'reverse_backward' does not exist for 1f1b.*; leave it out"),
     ({"pipeline.memory_limit": 3}, "'memory_limit' does not exist for 1f1b, it has none; leave it out"),
     (

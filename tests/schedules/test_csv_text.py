@@ -129,7 +129,7 @@ BROKEN = {
     "no stage": ("0F0,0B0\n2F0,2B0", "stages of pipe 0 must count from 0 to 2 without gaps", "2F0"),
     "ragged": ("0F0,0B0,1F0,1B0\n2F0,2B0", "2 ranks, a row each, must hold equally many of the 3", "2F0"),
     "far apart": ("0F0,0B0\n2F0,2B0\n1F0,1B0\n3F0,3B0", "lie on ranks 0 and 2, but a message travels", "2F0"),
-    "large": ("0F0,0B999999999", "1 x 1000000000 = 1000000000 must be at most 200000", "[0B999999999]"),
+    "large": ("0F0,0B999999999", "1 x 1000000000 = 1000000000 must be at most 65536", "[0B999999999]"),
     "huge": (f"0F0,0B{'9' * 5000}", "too long for an action", "[0B9999"),
     "mixed": ("0F0,0I0,0W0\n1F0,1BW0", "1BW0 is our name, but the text is in PyTorch's form", "[1BW0]"),
     "mixed, ours": ("# jaxpipe schedule a\n0F0,0I0,0W0", "0I0 is PyTorch's name", "[0I0]"),

@@ -91,7 +91,7 @@ def test_all_forms_are_given_for_many_whole_groups_of_equal_costs(name: str) -> 
     for p in (2, 4, 6, 8):
         forms = closed_forms(name, num_ranks=p, num_microbatches=2 * p)
         assert all(value is not None for figure, value in vars(forms).items() if "peak" not in figure)
-        assert (forms.peak_until_weight is None) == (name == "v_min")
+        assert (forms.peak_until_weight is None) == (name in ("v_half", "v_min"))
 
 
 @pytest.mark.parametrize(
@@ -147,5 +147,7 @@ def test_a_request_without_a_closed_form_is_explained() -> None:
     with pytest.raises(ValueError, match=r"'zbh1' does not exist; did you mean 'zb_h1'"):
         closed_forms("zbh1", num_ranks=2, num_microbatches=2)
     costs = Costs(F=(1.0, 2.0, 1.0), head=1.0)
-    with pytest.raises(ValueError, match=r"num_ranks=3 must be .*one number for each kind .*head=1.0"):
+    with pytest.raises(
+        ValueError, match=r"num_ranks=3 and num_microbatches=8 must be .*one number for each kind .*head=1.0"
+    ):
         closed_forms("dualpipe", num_ranks=3, num_microbatches=8, costs=costs)

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -83,11 +84,25 @@ def prove(name: str, p: int, m: int, v: int) -> None:
         assert all("; " in fault for fault in faults), faults
         with pytest.raises(ValueError, match="must be"):
             build(name, num_ranks=p, num_microbatches=m, num_chunks=v)
+        if v in chunks_of(name):
+            check_remedy(name, p, m, *faults)
         return
     schedule = build(name, num_ranks=p, num_microbatches=m, num_chunks=v)
     assert (schedule.num_ranks, schedule.placement.num_chunks) == (p, v)
     assert schedule.num_microbatches == m
     replay(lower(schedule, transfer_ticks=1 + (p + m) % 2, fuse_backward=m % 3 == 0), schedule)
+
+
+def check_remedy(name: str, p: int, m: int, fault: str) -> None:
+    """One sentence, whose sizes can be built; no others lie nearer."""
+    remedy = re.search(r"use num_ranks=(\d+) and num_microbatches=(\d+)", fault)
+    assert remedy, fault
+    use_p, use_m = map(int, remedy.groups())
+    assert not find_faults(name, num_ranks=use_p, num_microbatches=use_m)
+    distance = abs(use_p - p) + abs(use_m - m)
+    for other_p, other_m in itertools.product(range(1, p + distance), range(1, m + distance)):
+        if abs(other_p - p) + abs(other_m - m) < distance:
+            assert find_faults(name, num_ranks=other_p, num_microbatches=other_m), (other_p, other_m)
 
 
 @pytest.mark.parametrize("name", GENERATORS)
@@ -296,10 +311,18 @@ def test_reverse_backward_takes_the_last_microbatch_first() -> None:
 
 @pytest.mark.parametrize(
     ("num_ranks", "num_chunks", "name"),
-    [(1, 1, "1f1b"), (4, 1, "1f1b"), (4, 2, "interleaved"), (1, 3, "1f1b")],
+    [(1, 1, "1f1b"), (4, 1, "1f1b"), (4, 2, "interleaved")],
 )
 def test_the_default_is_what_megatron_does(num_ranks: int, num_chunks: int, name: str) -> None:
     assert default_schedule(num_ranks, num_chunks) == name
+
+
+def test_the_default_can_always_be_built_and_is_no_pipelining_on_one_rank() -> None:
+    for p, v in itertools.product(RANKS, range(1, 5)):
+        schedule = build(default_schedule(p, v), num_ranks=p, num_microbatches=6, num_chunks=v)
+        assert schedule.placement.num_chunks == v
+        if p == 1:
+            assert max(simulate(schedule).peak_until_weight) == v
 
 
 def test_an_unknown_name_is_answered_with_those_that_exist() -> None:
@@ -331,20 +354,20 @@ def test_all_faults_of_a_request_are_listed() -> None:
         (
             "chimera",
             {"num_ranks": 5},
-            "num_ranks=5 must be a multiple of num_pipes=2 for chimera; use 4 or 6",
+            "num_ranks=5 must be a multiple of num_pipes=2 for chimera, and num_microbatches=8 at least "
+            "that; use num_ranks=4 and num_microbatches=8",
         ),
-        (
-            "chimera",
-            {"num_microbatches": 1},
-            "num_microbatches=1 must be at least num_pipes=2 for chimera; use 2",
-        ),
-        ("dualpipe", {"num_ranks": 3}, "num_ranks=3 must be a multiple of 2 for dualpipe; use 2 or 4"),
-        ("dualpipe", {"num_microbatches": 7}, "at least 2 x num_ranks for dualpipe; use 8"),
+        ("chimera", {"num_ranks": 1, "num_microbatches": 1}, "use num_ranks=2 and num_microbatches=2"),
+        ("chimera", {"num_microbatches": 1}, "use num_ranks=4 and num_microbatches=2"),
         (
             "dualpipe",
-            {"num_microbatches": 9},
-            "num_microbatches=9 must be a multiple of 2 for dualpipe; use 8 or",
+            {"num_ranks": 3},
+            "num_ranks=3 and num_microbatches=8 must be even, and the latter at least twice the former, for "
+            "dualpipe; use num_ranks=2 and num_microbatches=8",
         ),
+        ("dualpipe", {"num_ranks": 3, "num_microbatches": 6}, "use num_ranks=2 and num_microbatches=6"),
+        ("dualpipe", {"num_microbatches": 7}, "use num_ranks=4 and num_microbatches=8"),
+        ("dualpipe", {"num_microbatches": 9}, "use num_ranks=4 and num_microbatches=8 or 10"),
     ],
 )
 def test_a_wrong_size_is_answered_with_the_nearest_right_one(

@@ -19,7 +19,7 @@ from jaxpipe.schedules.generators.two_pipes import (
 from jaxpipe.schedules.generators.v_shaped import dualpipe_v, v_half, v_min, zb_v
 from jaxpipe.schedules.schedule import Schedule
 
-LARGEST = 200_000
+LARGEST = 65_536
 """Most forward actions in a schedule: it is a table in memory, drawn and simulated in pure Python."""
 
 
@@ -156,9 +156,10 @@ def find_faults(
 def default_schedule(num_ranks: int, num_chunks: int) -> str:
     """What to run when nothing is asked for, as Megatron-LM chooses: no pipelining, 1f1b, or interleaved.
 
-    One rank alone needs no more than gpipe's order run one microbatch at a time, which is 1f1b of one rank.
+    On one rank each of these runs one microbatch after the other, F and BW, which is no pipelining.
     """
-    return "1f1b" if num_chunks == 1 or num_ranks == 1 else "interleaved"
+    assert num_ranks >= 1, num_ranks
+    return "1f1b" if num_chunks == 1 else "interleaved"
 
 
 def _find_wrong_options(name: str, options: Mapping[str, int]) -> Iterator[str]:

@@ -5,7 +5,7 @@ two stages. "holds" counts stage activations, F, B, W are the costs of a stage. 
 the microbatches, pipe 1 the second.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from jaxpipe.schedules.actions import Action, Kind
@@ -55,13 +55,18 @@ def chimera(num_ranks: int, num_microbatches: int, *, num_pipes: int = 2) -> Sch
 
 def find_chimera_faults(num_ranks: int, num_microbatches: int, *, num_pipes: int = 2) -> Iterator[str]:
     """Sizes that do not divide among the pipes."""
+
+    def is_legal(p: int, m: int) -> bool:
+        return p % num_pipes == 0 and m >= num_pipes
+
     if num_pipes % 2:
         yield f"num_pipes={num_pipes} must be even for chimera; use {num_pipes - 1} or {num_pipes + 1}"
-    elif num_ranks % num_pipes:
-        yield _not_a_multiple("num_ranks", num_ranks, num_pipes, of=f"num_pipes={num_pipes} for chimera")
-    if num_microbatches < num_pipes:
-        least = f"at least num_pipes={num_pipes} for chimera"
-        yield f"num_microbatches={num_microbatches} must be {least}; use {num_pipes}"
+    elif not is_legal(num_ranks, num_microbatches):
+        yield (
+            f"num_ranks={num_ranks} must be a multiple of num_pipes={num_pipes} for chimera, and "
+            f"num_microbatches={num_microbatches} at least that; "
+            f"{_nearest(num_ranks, num_microbatches, is_legal, reach=2 * num_pipes)}"
+        )
 
 
 def dualpipe(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -83,19 +88,30 @@ def dualpipe(num_ranks: int, num_microbatches: int) -> Schedule:
 
 def find_dualpipe_faults(num_ranks: int, num_microbatches: int) -> Iterator[str]:
     """Odd sizes, and fewer microbatches than the phases need."""
-    if num_ranks % 2:
-        yield _not_a_multiple("num_ranks", num_ranks, 2, of="2 for dualpipe")
-    least = 2 * (num_ranks + num_ranks % 2)
-    if num_microbatches < least:
+
+    def is_legal(p: int, m: int) -> bool:
+        return p % 2 == m % 2 == 0 and m >= 2 * p
+
+    if not is_legal(num_ranks, num_microbatches):
         yield (
-            f"num_microbatches={num_microbatches} must be even and at least 2 x num_ranks for dualpipe; "
-            f"use {least}"
+            f"num_ranks={num_ranks} and num_microbatches={num_microbatches} must be even, and the latter at "
+            "least twice the former, for dualpipe; "
+            f"{_nearest(num_ranks, num_microbatches, is_legal, reach=2 * num_ranks + 4)}"
         )
-    elif num_microbatches % 2:
-        yield _not_a_multiple("num_microbatches", num_microbatches, 2, of="2 for dualpipe")
 
 
-def _not_a_multiple(size: str, value: int, unit: int, *, of: str) -> str:
-    below = value // unit * unit
-    use = f"{below} or {below + unit}" if below else f"{unit}"
-    return f"{size}={value} must be a multiple of {of}; use {use}"
+def _nearest(
+    num_ranks: int, num_microbatches: int, is_legal: Callable[[int, int], bool], *, reach: int
+) -> str:
+    """The legal sizes that differ least in sum, with as few other ranks as possible."""
+    for distance in range(1, reach + 1):
+        for other in range(distance + 1):
+            for p in sorted({num_ranks - other, num_ranks + other}):
+                found = [m for m in _around(num_microbatches, distance - other) if p > 0 and is_legal(p, m)]
+                if found:
+                    return f"use num_ranks={p} and num_microbatches={' or '.join(map(str, found))}"
+    raise AssertionError("legal sizes lie within reach")
+
+
+def _around(value: int, distance: int) -> list[int]:
+    return [near for near in sorted({value - distance, value + distance}) if near > 0]

@@ -4,15 +4,15 @@ The last stage follows the first on rank 0, so that no rank waits long for its f
 hold the same. F, B, W are the costs of one of these half-size stages, and "holds" counts their activations.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import permutations
 
 from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.generators.phrases import dualpipe_phases, read_phrases
 from jaxpipe.schedules.generators.squeeze import squeeze
 from jaxpipe.schedules.placement import v_shaped
 from jaxpipe.schedules.schedule import Schedule
-from jaxpipe.schedules.simulate import simulate
 
 
 def zb_v(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -24,8 +24,7 @@ def zb_v(num_ranks: int, num_microbatches: int) -> Schedule:
     """
     p, m = num_ranks, num_microbatches
     if m < 2 * p - 1:
-        squeezed = _squeezed("zb_v", [_half_block(p)], m, limit=2 * p)
-        return min(squeezed, key=lambda schedule: simulate(schedule).makespan)
+        return _squeezed("zb_v", _half_block(p), m, limit=2 * p, overtake=True, weights_wait=True)
 
     def order(rank: int) -> str:
         steady = m - 2 * p + rank + 1
@@ -49,24 +48,26 @@ def v_half(num_ranks: int, num_microbatches: int) -> Schedule:
     p = 2; never more than published, and less with few microbatches (p = m = 4: 5 for 10).
     """
     limit = 2 * ((num_ranks + 2) // 2)
-    squeezed = _squeezed("v_half", [_half_block(num_ranks)], num_microbatches, limit=limit)
-    return min(squeezed, key=lambda schedule: simulate(schedule).makespan)
+    return _squeezed(
+        "v_half", _half_block(num_ranks), num_microbatches, limit=limit, overtake=True, weights_wait=False
+    )
 
 
 def v_min(num_ranks: int, num_microbatches: int) -> Schedule:
     """A third of the memory of 1f1b (Qi et al. 2024, "Controllable Memory", section 3.2).
 
-    Holds at most 2((p+4)//3); of what fits, the order that holds least until B, then the shortest. Bubble
-    with F = B = W: 4p-5, and less where 3 divides p, since there other orders hold as little.
+    Holds at most 2((p+4)//3), until B about 2p/3. Bubble with F = B = W: 4p-5; where 3 divides p the block
+    leaves holes that other actions fill, and it is 4p-7.
     """
-    limit = 2 * ((num_ranks + 4) // 3)
-    blocks = [_min_block(num_ranks), _half_block(num_ranks)]
-
-    def cost(schedule: Schedule) -> tuple[int, float]:
-        simulation = simulate(schedule)
-        return max(simulation.peak_until_backward), simulation.makespan
-
-    return min(_squeezed("v_min", blocks, num_microbatches, limit=limit), key=cost)
+    limit, has_holes = 2 * ((num_ranks + 4) // 3), num_ranks % 3 == 0
+    return _squeezed(
+        "v_min",
+        _min_block(num_ranks),
+        num_microbatches,
+        limit=limit,
+        overtake=has_holes,
+        weights_wait=not has_holes,
+    )
 
 
 def dualpipe_v(num_ranks: int, num_microbatches: int) -> Schedule:
@@ -117,21 +118,32 @@ def _block(num_ranks: int, *, hops: tuple[int, int, int, int], turns: tuple[int,
     ]
 
 
-def _squeezed(name: str, blocks: list[Block], num_microbatches: int, *, limit: int) -> Iterator[Schedule]:
-    """The blocks' repetitions, squeezed, as far as no rank needs to hold more than ``limit``."""
-    for block in blocks:
-        repeated = _repeat(name, block, num_microbatches)
-        for overtake in (True, False):
-            if squeezed := squeeze(repeated, limits=[limit] * len(block), overtake=overtake):
-                yield squeezed
+def _squeezed(
+    name: str, block: Block, num_microbatches: int, *, limit: int, overtake: bool, weights_wait: bool
+) -> Schedule:
+    """The block's repetition, squeezed so that no rank holds more than ``limit``."""
+    repeated = _repeat(name, block, num_microbatches)
+    squeezed = squeeze(repeated, limits=[limit] * len(block), overtake=overtake, weights_wait=weights_wait)
+    assert squeezed, f"{name} does not fit its own limit"
+    return squeezed
+
+
+def _weight_times(times: tuple[int, int, int, int]) -> tuple[int, int]:
+    """Of W1 and W0: the two units of six that are left, each as soon as it can be behind its B."""
+    _, _, b1, b0 = times
+    free = {0, 1, 2, 3, 4, 5} - {time % 6 for time in times}
+    ways = [(b1 + (first - b1) % 6, b0 + (second - b0) % 6) for first, second in permutations(free)]
+    return min(ways, key=lambda way: (sum(way), way))
 
 
 def _repeat(name: str, block: Block, num_microbatches: int) -> Schedule:
     num_ranks = len(block)
     orders = []
+    kinds = (Kind.F, Kind.F, Kind.B, Kind.B, Kind.W, Kind.W)
     for rank, times in enumerate(block):
         one_way, back = rank, 2 * num_ranks - 1 - rank
-        of_first = zip(times, (Kind.F, Kind.F, Kind.B, Kind.B), (one_way, back, back, one_way), strict=True)
+        stages = (one_way, back, back, one_way, back, one_way)
+        of_first = zip((*times, *_weight_times(times)), kinds, stages, strict=True)
         timed = [
             (time + 6 * microbatch, Action(kind, stage, microbatch))
             for time, kind, stage in of_first
