@@ -22,6 +22,7 @@ from jaxpipe.schedules import as_dict
 from jaxpipe.schedules.auto import Found, Memory, Timing, describe, find_schedule
 from jaxpipe.schedules.csv_text import to_csv
 from jaxpipe.schedules.generators.catalog import MOST_SEARCHED
+from jaxpipe.solver import Solution, solve
 
 FORMATS = ("text", "json", "svg", "html", "csv")
 
@@ -118,8 +119,6 @@ def _read_exact(arguments: argparse.Namespace, faults: list[str]) -> float | Non
 
 def _solve(found: Found, request: dict, seconds: float) -> list[str]:
     """How far what was found is from the best order on the same placement."""
-    from jaxpipe.solver import solve
-
     if sys.stderr.isatty():
         print(f"solving, for {seconds:g} s at most", file=sys.stderr)
     placement = found.schedule.placement
@@ -139,11 +138,20 @@ def _solve(found: Found, request: dict, seconds: float) -> list[str]:
         )
     except (ImportError, ValueError) as error:
         raise RefusedError([f"--exact: {error}"]) from error
-    above = found.simulation.makespan / solution.bound - 1
-    return [
-        f"exact solver, on this placement: {solution.status}, makespan {solution.makespan:g}, none below "
-        f"{solution.bound:g}: what was found is at most {above:.1%} above the best"
-    ]
+    return ["exact solver, on this placement: " + _solved(found, solution)]
+
+
+def _solved(found: Found, solution: Solution) -> str:
+    """What the solver adds to what is known of other placements too."""
+    least = max(solution.bound, found.bound.seconds)
+    above = max(0.0, found.simulation.makespan / least - 1)
+    if solution.schedule is None and solution.bound <= found.bound.seconds:
+        return f"{solution.status}, it had no time to say anything; give it more seconds"
+    makespan = f", makespan {solution.makespan:g}" if solution.schedule else ", no order in that time"
+    return (
+        f"{solution.status}{makespan}, none below {least:g}: what was found is at most {above:.1%} above "
+        "the best"
+    )
 
 
 def _draw(found: Found, said: list[str], arguments: argparse.Namespace, *, stages_per_unit: int) -> str:

@@ -1,6 +1,7 @@
 """``jaxpipe schedule auto``, and ``auto`` among other commands: made for the costs that are given."""
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from jaxpipe.cli import main
-from jaxpipe.schedules import Costs, from_csv, simulate
+from jaxpipe.schedules import Costs, build, from_csv, simulate
+from jaxpipe.solver import Solution
 
 SIZES = ("--ranks", "4", "--microbatches", "8")
 COSTS = ("--cost", "F=10", "--cost", "B=12", "--cost", "W=8", "--transfer", "1")
@@ -67,6 +69,31 @@ def test_the_exact_solver_says_how_far_it_is_from_the_best(say: Say) -> None:
     assert code == 0
     assert "exact solver, on this placement: OPTIMAL" in out
     assert "at most 0.0% above the best" in out
+
+
+@pytest.mark.parametrize(
+    ("solution", "words"),
+    [
+        (Solution(None, "UNKNOWN", math.inf, 0.0), "UNKNOWN, it had no time to say anything; give it more"),
+        (Solution(None, "UNKNOWN", math.inf, -math.inf), "UNKNOWN, it had no time to say anything"),
+        (Solution(None, "UNKNOWN", math.inf, 14.5), "no order in that time, none below 14.5: what was found"),
+    ],
+)
+def test_a_solver_without_time_says_no_more_than_it_knows(
+    say: Say, monkeypatch: pytest.MonkeyPatch, solution: Solution, words: str
+) -> None:
+    monkeypatch.setattr("jaxpipe.cli.auto.solve", lambda *_, **__: solution)
+    code, out, _ = say("auto", "--ranks", "4", "--microbatches", "3", "--chunks", "1", "--exact", "0.001")
+    assert code == 0
+    assert words in out
+
+
+def test_the_solver_says_nothing_weaker_than_the_search(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    weak = Solution(build("zb_h1", num_ranks=4, num_microbatches=3), "FEASIBLE", 99.0, 2.0)
+    monkeypatch.setattr("jaxpipe.cli.auto.solve", lambda *_, **__: weak)
+    arguments = ("auto", "--ranks", "4", "--microbatches", "3", "--chunks", "1", "--exact", "1")
+    least = json.loads(say(*arguments, "--format", "json")[1])["lower_bound"]
+    assert f"FEASIBLE, makespan 99, none below {least:g}: " in say(*arguments)[1]
 
 
 def test_without_the_solver_the_extra_is_named(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
