@@ -1,7 +1,10 @@
 """Search for the best order, given what actions and messages cost and what a rank may hold.
 
-It is never slower than the best named schedule that fits, and is told with what no order can beat. Costs
-are of all layers of a rank, which it may cut into chunks; or, one for each stage, of stages as they are.
+It is never slower than the best named schedule that fits, of at most --chunks chunks (2 if not given) and one
+pipe (--two-pipes: or two), and is told with what no order of so many chunks and pipes can beat, stages looped
+or, two a rank, in a V. Others may: a named schedule with more chunks, or with two pipes.
+
+Costs are of all layers of a rank, which it may cut into chunks; or, one for each stage, of stages as they are.
 Memory is in activations of one microbatch in all layers of a rank, of which 1f1b holds as many as there are
 ranks; or in any unit, such as bytes, if --activation says how large one is. --format csv writes what train.py
 can run.

@@ -27,7 +27,7 @@ from jaxpipe.schedules.placement import Placement, looped, v_shaped
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Simulation, find_simulation_faults
 
-EFFORT, EFFORT_PER_ACTION = 700_000, 1_200
+EFFORT, EFFORT_PER_ACTION = 600_000, 1_200
 """Actions run in a search, if nothing else is asked for: some seconds; fewer if the step itself has few."""
 
 NUM_COMPARED = 20
@@ -41,13 +41,15 @@ class Found:
     """What was found for a request, and what it is worth; seconds, and the memory's own unit.
 
     schedule: B and W are split. simulation: of the schedule as it runs, with BW fused if that was asked for.
-    bound: what no order can beat that places stages in one of the ways tried. named, named_makespan: the best
-    of the named schedules that fit. memory: what the fullest rank holds. num_tried: orders that were timed.
+    bound: what no order can beat that places stages in one of ``placements``, which are all that were tried.
+    named, named_makespan: the best of the named schedules that fit. memory: what the fullest rank holds.
+    num_tried: orders that were timed.
     """
 
     schedule: Schedule
     simulation: Simulation
     bound: Bound
+    placements: tuple[Placement, ...]
     named: str | None
     named_makespan: float | None
     memory: float
@@ -96,7 +98,8 @@ def find_schedule(
         if fits(schedule, memory)
     ]
     two_way = {one.schedule.placement for one in named if one.schedule.placement.num_pipes > 1}
-    bound = min(map(bound_of, [*problems, *map(problem_of, two_way)]), key=lambda one: one.seconds)
+    tried = [*problems, *map(problem_of, two_way)]
+    bound = min(map(bound_of, tried), key=lambda one: one.seconds)
     spent = Effort(_default_effort(problems) if effort is None else effort)
     found = _search(problems, named, spent, goal=bound.seconds)
     schedules = [one.schedule for one in named]
@@ -111,6 +114,7 @@ def find_schedule(
         schedule=replace(schedule, name="auto"),
         simulation=time_schedule(schedule, costs, timing),
         bound=bound,
+        placements=tuple(problem.placement for problem in tried),
         named=best.schedule.name if best else None,
         named_makespan=best.seconds if best else None,
         memory=needed(schedule, memory or _NO_LIMIT),

@@ -128,7 +128,7 @@ def as_tuple(value: float | tuple[float, ...], num_stages: int) -> tuple[float, 
 
 
 def one_by_one(problem: Problem) -> Orders:
-    """One microbatch after the other, and of each B its W at once: slow, but it fits wherever anything does."""
+    """One microbatch after the other, of each B its W at once: slow, but it fits wherever anything does."""
     m, per_kind = problem.num_microbatches, problem.num_per_kind
     return [
         [

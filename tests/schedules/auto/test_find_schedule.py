@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -186,9 +187,40 @@ def test_a_description_has_the_figures() -> None:
     one = find_schedule(2, 4, memory=Memory(2), effort=LITTLE)
     lines = describe(one)
     assert lines[0] == "makespan 12.5, bubble 4.0%; 2 chunks a rank, holds 2"
-    assert lines[1].startswith("no order takes less than 12.5 (")
-    assert lines[1].endswith("it is the best")
+    within = "at most 2 chunks, looped or in a V, and one pipe"
+    assert lines[1].startswith(f"no order of {within} takes less than 12.5 (")
+    assert lines[1].endswith("it is the best of these")
     assert lines[2].startswith("best named schedule: ")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "two_pipes", "within"),
+    [
+        ((1,), False, "1 chunk and one pipe"),
+        ((1,), True, "1 chunk and one or two pipes"),
+        ((3,), False, "3 chunks and one pipe"),
+        ((1, 2, 3), False, "at most 3 chunks, looped or in a V, and one pipe"),
+    ],
+)
+def test_a_description_says_among_what_it_is_the_best(
+    chunks: tuple[int, ...], two_pipes: bool, within: str
+) -> None:
+    one = find_schedule(2, 4, chunks=chunks, two_pipes=two_pipes, effort=1)
+    assert f"no order of {within} takes less than " in describe(one)[1]
+
+
+def test_the_gap_is_never_negative() -> None:
+    one = find_schedule(2, 4, effort=1)
+    rounded = replace(one, bound=one.bound._replace(seconds=one.simulation.makespan * (1 + 1e-12)))
+    assert rounded.gap == 0.0
+
+
+@pytest.mark.parametrize("chunks", [(1,), (2,), (3,), (1, 2, 3)])
+def test_what_one_microbatch_fits_something_is_found_for(chunks: tuple[int, ...]) -> None:
+    for memory in (Memory(1.75), Memory(1.0), Memory(1.7, 1.0, 1.7)):
+        one = find_schedule(5, 6, timing=Timing(1.0, "neighbor"), memory=memory, chunks=chunks, effort=100)
+        validate(one.schedule)
+        assert one.memory <= memory.limit * (1 + 1e-9)
 
 
 def test_placements_are_looped_and_v_shaped() -> None:
