@@ -4,7 +4,7 @@ It is never slower than the best named schedule that fits, of at most --chunks c
 pipe (--two-pipes: or two), and is told with what no order of so many chunks and pipes can beat, stages looped
 or, two a rank, in a V. Others may: a named schedule with more chunks, or with two pipes.
 
-Costs are of all layers of a rank, which it may cut into chunks; or, one for each stage, of stages as they are.
+Costs are of all layers of a rank, which it may cut into chunks; or one a stage, of stages as they are.
 Memory is in activations of one microbatch in all layers of a rank, of which 1f1b holds as many as there are
 ranks; or in any unit, such as bytes, if --activation says how large one is. --format csv writes what train.py
 can run.
@@ -13,6 +13,9 @@ can run.
 import argparse
 import json
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
 from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
@@ -22,7 +25,7 @@ from jaxpipe.cli.terminal import add_color_argument, find_color_faults
 from jaxpipe.cli.timing import add_timing_arguments, read_timing
 from jaxpipe.pictures import Timed, find_picture_faults, html, svg
 from jaxpipe.schedules import as_dict
-from jaxpipe.schedules.auto import Found, Memory, Timing, describe, find_schedule
+from jaxpipe.schedules.auto import Found, Memory, Timing, describe, find_request_faults, find_schedule
 from jaxpipe.schedules.csv_text import to_csv
 from jaxpipe.schedules.generators.catalog import MOST_SEARCHED
 from jaxpipe.solver import Solution, solve
@@ -30,6 +33,9 @@ from jaxpipe.solver import Solution, solve
 FORMATS = ("text", "json", "svg", "html", "csv")
 
 _LONGEST_EXACT = 3600.0
+
+_SILENT_FOR = 1.0
+"""Seconds after which a person is told why nothing happens."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,10 +64,9 @@ def run(arguments: argparse.Namespace) -> None:
     seconds = _read_exact(arguments, faults)
     faults += find_output_faults(arguments, FORMATS) + find_color_faults(arguments)
     refuse_if_any(faults)
-    try:
-        found = find_schedule(**request)
-    except ValueError as error:
-        raise RefusedError(str(error).split("; ")) from error
+    refuse_if_any(find_request_faults(**request))
+    with _told_after(_SILENT_FOR, "searching, which can take a minute"):
+        found = find_schedule(**request, two_pipes=arguments.two_pipes)
     said = describe(found)
     if seconds is not None:
         said += _solve(found, request, seconds)
@@ -69,8 +74,20 @@ def run(arguments: argparse.Namespace) -> None:
     write(_draw(found, said, arguments, stages_per_unit=num_chunks), arguments.output)
 
 
+@contextmanager
+def _told_after(seconds: float, words: str) -> Iterator[None]:
+    """Tell a person at a terminal what takes so long, if it does."""
+    timer = threading.Timer(seconds, lambda: print(words, file=sys.stderr, flush=True))
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _read_request(arguments: argparse.Namespace, faults: list[str]) -> dict:
-    """The arguments of ``find_schedule``."""
+    """The arguments of ``find_request_faults``, and of ``find_schedule``."""
     sizes, timing = read_sizes(arguments, faults), read_timing(arguments, faults)
     for option, value in (("--ranks", sizes.num_ranks), ("--microbatches", sizes.num_microbatches)):
         if value is None:
@@ -87,7 +104,6 @@ def _read_request(arguments: argparse.Namespace, faults: list[str]) -> dict:
         "timing": Timing(timing.transfer, timing.sync, timing.transfer_ticks, timing.fuses_backward),
         "memory": _read_memory(arguments, faults),
         "chunks": range(1, min(most, MOST_SEARCHED) + 1),
-        "two_pipes": arguments.two_pipes,
     }
 
 

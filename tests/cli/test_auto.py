@@ -123,6 +123,32 @@ def test_all_that_is_wrong_is_told_at_once(say: Say) -> None:
         assert words in err, words
 
 
+@pytest.mark.parametrize(
+    ("is_terminal", "said"), [(True, "searching, which can take a minute\n"), (False, "")]
+)
+def test_a_person_is_told_of_a_search_that_takes_long(
+    say: Say, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, said: str
+) -> None:
+    monkeypatch.setattr("jaxpipe.cli.auto._SILENT_FOR", 0.01)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    code, _, err = say("auto", *SIZES, *COSTS)
+    assert (code, err) == (0, said)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        (("100", "1000"), "num_ranks x num_chunks=200 must be at most 181 for auto; use fewer chunks"),
+        (("32", "1000"), "64 x 1000 = 64000 must be at most 32768 for auto; use at most 512 microbatches"),
+    ],
+)
+def test_a_search_that_would_take_minutes_is_refused(say: Say, sizes: tuple[str, str], words: str) -> None:
+    for command in (("auto",), ("show", "auto"), ("compare", "auto")):
+        code, out, err = say(*command, "--ranks", sizes[0], "--microbatches", sizes[1])
+        assert (code, out) == (2, "")
+        assert words in err
+
+
 def test_a_memory_in_which_nothing_fits_is_refused(say: Say) -> None:
     code, _, err = say("auto", *SIZES, "--memory", "0.5")
     assert code == 2

@@ -22,7 +22,7 @@ from jaxpipe.schedules.auto.problem import (
 from jaxpipe.schedules.auto.recipes import Effort, find_recipes
 from jaxpipe.schedules.auto.search import Candidate, Space, search
 from jaxpipe.schedules.costs import UNIT_COSTS, Costs, find_cost_faults
-from jaxpipe.schedules.generators.catalog import build, find_too_large
+from jaxpipe.schedules.generators.catalog import build, find_too_large_to_search
 from jaxpipe.schedules.placement import Placement, looped, v_shaped
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Simulation, find_simulation_faults
@@ -83,7 +83,9 @@ def find_schedule(
     ``ValueError`` lists all that is wrong.
     """
     chunks = _chunks_of_costs(costs, num_ranks) or tuple(chunks)
-    faults = [*_find_faults(num_ranks, num_microbatches, costs, timing=timing, memory=memory, chunks=chunks)]
+    faults = find_request_faults(
+        num_ranks, num_microbatches, costs=costs, timing=timing, memory=memory, chunks=chunks
+    )
     if faults:
         raise ValueError("; ".join(faults))
 
@@ -120,6 +122,20 @@ def find_schedule(
         memory=needed(schedule, memory or _NO_LIMIT),
         num_tried=spent.num_tried + len(named),
     )
+
+
+def find_request_faults(
+    num_ranks: int,
+    num_microbatches: int,
+    *,
+    costs: Costs = UNIT_COSTS,
+    timing: Timing = _ASYNC,
+    memory: Memory | None = None,
+    chunks: Iterable[int] = (1, 2),
+) -> list[str]:
+    """All that is wrong with what ``find_schedule`` is asked for, each as rule, value and remedy."""
+    chunks = _chunks_of_costs(costs, num_ranks) or tuple(chunks)
+    return [*_find_faults(num_ranks, num_microbatches, costs, timing=timing, memory=memory, chunks=chunks)]
 
 
 class _Named(NamedTuple):
@@ -164,7 +180,7 @@ def _find_faults(
     if not chunks:
         yield "chunks=() must have at least one number of chunks; use (1, 2)"
     elif not too_small:
-        yield from find_too_large(num_ranks * max(chunks), num_microbatches)
+        yield from find_too_large_to_search(num_ranks * max(chunks), num_microbatches)
         yield from find_cost_faults(costs, num_ranks * chunks[0])
     yield from find_simulation_faults(transfer=timing.transfer, sync=timing.sync)
     if timing.transfer_ticks not in (1, 2):

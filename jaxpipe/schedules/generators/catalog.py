@@ -4,6 +4,7 @@ Every single-pipe schedule works for any number of ranks and microbatches, m < p
 """
 
 import difflib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -88,6 +89,9 @@ def auto(
 MOST_SEARCHED = 8
 """Most chunks that a search tries: it goes through all numbers up to there."""
 
+LARGEST_SEARCHED = 32_768
+"""Most stages times microbatches, or stages times stages, in a search, which then takes a minute or so."""
+
 SEARCHED: Mapping[str, Generator] = MappingProxyType(
     {
         "auto": Generator(
@@ -147,7 +151,8 @@ def find_faults(
     elif num_chunks >= 1:
         faults += _find_wrong_chunks(name, num_chunks)
     if not too_small:
-        faults += find_too_large(num_ranks * num_chunks, num_microbatches)
+        find = find_too_large_to_search if name in SEARCHED else find_too_large
+        faults += find(num_ranks * num_chunks, num_microbatches)
     if not faults:
         faults += generator.find_faults(num_ranks, num_microbatches, **options)
     return faults
@@ -194,4 +199,20 @@ def find_too_large(num_stages: int, num_microbatches: int) -> Iterator[str]:
         yield (
             f"num_ranks x num_chunks x num_microbatches={num_stages} x {num_microbatches} = {total} must be "
             f"at most {LARGEST}; use {f'at most {most} microbatches' if most else 'fewer of each'}"
+        )
+
+
+def find_too_large_to_search(num_stages: int, num_microbatches: int) -> Iterator[str]:
+    """Sizes for which a search would take minutes."""
+    if num_stages**2 > LARGEST_SEARCHED:
+        most = math.isqrt(LARGEST_SEARCHED)
+        yield (
+            f"num_ranks x num_chunks={num_stages} must be at most {most} for auto; use fewer chunks, or a "
+            "schedule by name"
+        )
+    elif num_stages * num_microbatches > LARGEST_SEARCHED:
+        yield (
+            f"num_ranks x num_chunks x num_microbatches={num_stages} x {num_microbatches} = "
+            f"{num_stages * num_microbatches} must be at most {LARGEST_SEARCHED} for auto; use at most "
+            f"{LARGEST_SEARCHED // num_stages} microbatches, fewer chunks, or a schedule by name"
         )
