@@ -104,17 +104,14 @@ def find_schedule(
     bound = min(map(bound_of, tried), key=lambda one: one.seconds)
     spent = Effort(_default_effort(problems) if effort is None else effort)
     found = _search(problems, named, spent, goal=bound.seconds)
-    schedules = [one.schedule for one in named]
-    seconds = [one.seconds for one in named]
-    for candidate in found[:NUM_COMPARED]:
-        schedules.append(to_schedule(candidate.problem, candidate.orders, "auto"))
-        seconds.append(candidate.seconds)
-    schedule = _thriftiest(schedules, seconds, memory)
+    schedule = _thriftiest(named, found, memory)
+    simulation = time_schedule(schedule, costs, timing)
+    least = bound.seconds * (1 - TOLERANCE)
+    assert simulation.makespan >= least, f"{schedule.name}: {simulation.makespan} beats the bound {bound}"
     best = min(named, key=lambda one: one.seconds, default=None)
-    assert min(seconds) >= bound.seconds * (1 - TOLERANCE), f"{schedule.name} beats the bound {bound}"
     return Found(
         schedule=replace(schedule, name="auto"),
-        simulation=time_schedule(schedule, costs, timing),
+        simulation=simulation,
         bound=bound,
         placements=tuple(problem.placement for problem in tried),
         named=best.schedule.name if best else None,
@@ -143,10 +140,13 @@ class _Named(NamedTuple):
     schedule: Schedule
 
 
-def _thriftiest(schedules: list[Schedule], seconds: list[float], memory: Memory | None) -> Schedule:
+def _thriftiest(named: list[_Named], found: list[Candidate], memory: Memory | None) -> Schedule:
     """Of the quickest, the one that holds least."""
-    enough = min(seconds) * (1 + TOLERANCE)
-    quickest = [schedule for schedule, time in zip(schedules, seconds, strict=True) if time <= enough]
+    enough = min([one.seconds for one in named] + [one.seconds for one in found]) * (1 + TOLERANCE)
+    quickest = [one.schedule for one in named if one.seconds <= enough]
+    for candidate in found[:NUM_COMPARED]:
+        if candidate.seconds <= enough:
+            quickest.append(to_schedule(candidate.problem, candidate.orders, "auto"))
     return min(quickest, key=lambda schedule: needed(schedule, memory or _NO_LIMIT))
 
 
