@@ -1,6 +1,6 @@
 """The compiled programs of a run: one training step, one evaluation of a batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -52,12 +52,16 @@ def compile_step(
     *,
     constants: Tree,
     mesh: Mesh,
+    options: Mapping[str, bool | int | str] | None = None,
 ) -> jax.stages.Compiled:
-    """The compiled step; it takes over the memory of the state that it is given."""
+    """The compiled step; it takes over the memory of the state that it is given.
+
+    options: XLA's, if not the usual ones.
+    """
     everywhere = NamedSharding(mesh, PartitionSpec())
     shardings = state_shardings(state, mesh)
     jitted = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, everywhere))
-    return jitted.lower(state, batch, constants).compile()
+    return jitted.lower(state, batch, constants).compile(dict(options) if options else None)
 
 
 def to_microbatches(tokens: np.ndarray, labels: np.ndarray, *, num_microbatches: int, mesh: Mesh) -> Batch:
