@@ -74,6 +74,37 @@ def test_the_search_is_within_two_percent_of_the_optimum_and_its_bound_is_below(
     assert optimum <= found.simulation.makespan <= 1.02 * optimum
 
 
+HARDEST = [  # for the search, of 65 at random with costs of each stage: 60 others are at their best
+    (2, 4, (4, 7, 8, 7), (10, 8, 5, 10), (10, 5, 3, 7), 0.0, 2.0, 2),
+    (3, 3, (7, 5, 7, 7, 10, 12), (10, 11, 12, 4, 3, 5), (7, 7, 11, 8, 12, 7), 0.0, 1.0, 2),
+    (2, 4, (4, 7, 5, 7), (6, 3, 10, 3), (8, 8, 8, 3), 0.0, 2.0, 2),
+    (3, 3, (5, 4, 8, 7, 10, 6), (5, 3, 6, 3, 12, 6), (4, 12, 9, 8, 7, 5), 3.0, 1.0, 2),
+    (3, 3, (9, 8, 4, 10, 7, 3), (4, 10, 8, 6, 8, 9), (5, 7, 10, 4, 12, 4), 2.0, 1.0, 2),
+]
+"""Ranks, microbatches, F, B and W of each of two stages a rank, head, transfer, limit."""
+
+
+def test_the_worst_found_for_unequal_stages_is_2_1_percent_above_the_optimum() -> None:
+    worst = 1.0
+    for num_ranks, num_microbatches, F, B, W, head, transfer, limit in HARDEST:
+        costs = Costs(*(tuple(map(float, times)) for times in (F, B, W)), head=head)
+        memory = Memory(limit)
+        found = find_schedule(
+            num_ranks, num_microbatches, costs=costs, timing=Timing(transfer), memory=memory, effort=40_000
+        )
+        validate(found.schedule)
+        assert simulate(found.schedule, costs=costs, transfer=transfer).makespan == found.simulation.makespan
+        solutions = [
+            solve(placement, num_microbatches, costs=costs, transfer=transfer, memory=memory)
+            for placement in (looped(num_ranks, 2), v_shaped(num_ranks))
+        ]
+        assert {solution.status for solution in solutions} == {"OPTIMAL"}
+        optimum = min(solution.makespan for solution in solutions)
+        assert found.bound.seconds <= optimum + 1e-9
+        worst = max(worst, found.simulation.makespan / optimum)
+    assert worst < 1.021
+
+
 def test_what_fits_nowhere_is_infeasible() -> None:
     assert solve(looped(2), 2, memory=Memory(0.5)).status == "INFEASIBLE"
 
