@@ -17,8 +17,12 @@ SIZES = ((4, 8), (8, 32))
 
 
 INTRODUCTION = """\
-All of them run in the one executor, except chimera with more than two pipes, and have the same gradients. A
-schedule of your own comes from a CSV file, which `jaxpipe schedule csv` shows how to write.
+All of them run in the one executor, except chimera with more than two pipes, and have the same gradients: to
+the bit among those with one pipe, and among those with two (chimera, dualpipe), which add up two halves.
+
+A schedule of your own comes from a CSV file, which `jaxpipe schedule csv` shows how to write; it keeps the
+bits if it takes the microbatches of each stage in ascending order. And `jaxpipe schedule auto` searches for
+the best order at given costs, for a given memory; `--pipeline.schedule auto` does so at equal costs.
 
 In pictures and tables F, B and W of a rank's layers cost 1 each, cut into v chunks 1/v each, and messages
 take no time. *Span* is the longest time from a rank's first action to its last: what a step costs if the
@@ -72,7 +76,8 @@ ADVICE = {
         "memory too.",
     ),
     "zb_h2": Advice(
-        "No bubble at all between a rank's first action and its last.",
+        "No bubble between a rank's first action and its last, at equal costs with 2p-1 microbatches or "
+        "more.",
         "When there is memory for twice the activations of 1f1b, and F, B and W cost about the same.",
     ),
     "interleaved_zb": Advice(
@@ -81,7 +86,7 @@ ADVICE = {
         "well.",
     ),
     "zb_v": Advice(
-        "No bubble with the memory of 1f1b, spread evenly over the ranks.",
+        "No bubble but at the ends, with the memory of 1f1b, spread evenly over the ranks.",
         "When a rank has at least two layers: usually the best use of the memory that 1f1b has.",
     ),
     "v_half": Advice(
@@ -94,8 +99,8 @@ ADVICE = {
     ),
     "dualpipe_v": Advice(
         "F of one chunk beside the backward of the other, so that communication inside layers can hide.",
-        "For layers that wait for communication, such as mixtures of experts; else zb_v is shorter to the "
-        "same end.",
+        "For layers that wait for communication, such as mixtures of experts; else zb_v holds less in "
+        "the same time.",
     ),
     "dualpipe": Advice(
         "As dualpipe_v, with two pipes: half the bubble, and twice the weights.",

@@ -31,8 +31,10 @@ _COMMANDS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0, or 2 for a request that cannot be answered."""
+    """Run the command; 0, 2 for a request that cannot be answered, 1 for a full disk, 130 if interrupted."""
     argv = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None:  # closed by whoever started this
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the end)
     arguments = _parser(chosen=argv[1:2]).parse_args(argv)
     try:
         arguments.run(arguments)
@@ -42,9 +44,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(lines), file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Whoever reads, such as head, has seen enough; Python would flush once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever reads, such as head, has seen enough.
+        _close_stdout()
+    except OSError as error:
+        _close_stdout()
+        reason = error.strerror or str(error)
+        print(
+            f"jaxpipe schedule {arguments.action}: standard output cannot be written: {reason}",
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        _close_stdout()
+        print(f"jaxpipe schedule {arguments.action}: interrupted", file=sys.stderr)
+        return 130
     return 0
+
+
+def _close_stdout() -> None:
+    """Python would flush once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:

@@ -1,15 +1,13 @@
 """Which schedule a request means, and how large: by name and sizes, or from a CSV file."""
 
 import argparse
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from jaxpipe.schedules import GENERATORS, Generator, Schedule, build, find_faults
-from jaxpipe.schedules.csv_text import from_csv
 from jaxpipe.schedules.generators.catalog import SEARCHED
+from jaxpipe.schedules.schedule_file import is_file, read_schedule_file
 
 Number = TypeVar("Number", int, float)
 
@@ -75,8 +73,10 @@ def read_sizes(arguments: argparse.Namespace, faults: list[str]) -> Sizes:
 def read_number(
     text: str, read: Callable[[str], Number], *, option: str, faults: list[str], fallback: Number
 ) -> Number:
-    """The number, or ``fallback`` and one fault more."""
+    """The number, or ``fallback`` and one fault more; of what Python reads, not 1_000 nor foreign digits."""
     try:
+        if not text.isascii() or "_" in text:
+            raise ValueError(text)
         return read(text)
     except ValueError:
         faults.append(f"{option} {text!r} must be {'a whole' if read is int else 'a'} number")
@@ -96,25 +96,15 @@ def read_schedule(text: str, sizes: Sizes, faults: list[str]) -> Schedule | None
     return None if found else build(text, num_chunks=sizes.num_chunks, **known)
 
 
-def is_file(text: str) -> bool:
-    """Whether it means a file, not a name."""
-    return text.endswith(".csv") or os.sep in text
-
-
 def _read_file(text: str, sizes: Sizes, faults: list[str]) -> Schedule | None:
     try:
-        schedule = from_csv(Path(text).read_text(encoding="utf-8"), name=Path(text).stem)
-    except OSError as error:
-        faults.append(f"{text!r} cannot be read: {error.strerror}; name a CSV file or a schedule")
-    except UnicodeDecodeError:
-        faults.append(f"{text!r} must be text in UTF-8; save it so")
+        schedule = read_schedule_file(text)
     except ValueError as error:
-        faults.append(f"{text!r}: {error}")
-    else:
-        found = [*_find_other_sizes(text, sizes, schedule)]
-        faults += found
-        return None if found else schedule
-    return None
+        faults.append(str(error))
+        return None
+    found = [*_find_other_sizes(text, sizes, schedule)]
+    faults += found
+    return None if found else schedule
 
 
 def _find_other_sizes(text: str, sizes: Sizes, schedule: Schedule) -> list[str]:

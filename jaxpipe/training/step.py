@@ -1,7 +1,7 @@
 """The compiled programs of a run: one training step, one evaluation of a batch."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -52,7 +52,7 @@ def compile_step(
     *,
     constants: Tree,
     mesh: Mesh,
-    options: Mapping[str, bool | int | str] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> jax.stages.Compiled:
     """The compiled step; it takes over the memory of the state that it is given.
 

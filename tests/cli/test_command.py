@@ -93,3 +93,37 @@ def test_a_reader_that_has_seen_enough_causes_no_traceback() -> None:
     )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stderr == ""
+
+
+def run_shell(words: str) -> subprocess.CompletedProcess[str]:
+    command = f"{sys.executable} -m jaxpipe schedule {words}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+
+
+def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
+    done = run_shell("csv zb_h1 --ranks 4 --microbatches 8 > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "jaxpipe schedule csv: standard output cannot be written: No space left on device\n"
+
+
+def test_a_closed_standard_output_is_no_fault() -> None:
+    done = run_shell("csv zb_h1 --ranks 4 --microbatches 8 >&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_ends_with_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxpipe.cli.auto.find_schedule", interrupted)
+    monkeypatch.setattr("jaxpipe.cli.command._close_stdout", lambda: None)
+    assert main(["schedule", "auto", "--ranks", "2", "--microbatches", "2"]) == 130
+    assert capsys.readouterr().err == "jaxpipe schedule auto: interrupted\n"
+
+
+@pytest.mark.parametrize("number", ["４", "٤", "1_0", "x", "1e3"])  # noqa: RUF001
+def test_only_plain_digits_are_a_number(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "show", "1f1b", "--ranks", number, "--microbatches", "2"]) == 2
+    assert f"--ranks {number!r} must be a whole number" in capsys.readouterr().err

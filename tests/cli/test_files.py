@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_a_sentence(capsys: pytest.CaptureFixture[str], t
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
     for name, said in (
         ("none.csv", "cannot be read: No such file or directory; name a CSV file or a schedule"),
-        ("folder.csv", "cannot be read: Is a directory"),
+        ("folder.csv", "this is no regular file; name a CSV file or a schedule"),
         ("binary.csv", "must be text in UTF-8"),
     ):
         lines = faults_of(capsys, "show", str(tmp_path / name)).splitlines()

@@ -33,7 +33,8 @@ def interleaved(num_ranks: int, num_microbatches: int, *, num_chunks: int) -> Sc
 def interleaved_zb(num_ranks: int, num_microbatches: int, *, num_chunks: int) -> Schedule:
     """zb_h1 over chunks: a shorter warm-up, and W behind B by r (Qi et al. 2024, section 2.3, on chunks).
 
-    Bubble (p-1)(F+B-W), of stages 1/v as large as those of zb_h1; holds vp. With one chunk it is zb_h1.
+    Bubble (p-1)(F+B-W), of stages 1/v as large as those of zb_h1; holds vp. With one chunk and m > p it is
+    zb_h1.
     """
 
     def order(rank: int) -> Iterator[Action]:
