@@ -94,6 +94,9 @@ def _read_request(arguments: argparse.Namespace, faults: list[str]) -> dict:
             faults.append(f"{option} is missing; give a number")
     if timing.fuses_backward and timing.sync == "async":
         faults.append("--fuse-backward is for --sync neighbor here; give that too, or leave it out")
+    costs = timing.costs
+    if sizes.num_chunks and any(isinstance(value, tuple) for value in (costs.F, costs.B, costs.W)):
+        faults.append("--chunks is settled by costs of each stage; leave one of them out")
     most = 2 if sizes.num_chunks is None else sizes.num_chunks
     if not 1 <= most <= MOST_SEARCHED:
         faults.append(f"--chunks {most} must be at least 1 and at most {MOST_SEARCHED}")
@@ -133,6 +136,8 @@ def _read_exact(arguments: argparse.Namespace, faults: list[str]) -> float | Non
         faults.append(f"--exact {arguments.exact} must be more than 0 and at most {_LONGEST_EXACT:g} seconds")
     if arguments.sync != "async":
         faults.append("--exact is for --sync async; leave one of them out")
+    if arguments.two_pipes:
+        faults.append("--exact knows one pipe, so it cannot judge --two-pipes; leave one of them out")
     return seconds
 
 
@@ -140,14 +145,9 @@ def _solve(found: Found, request: dict, seconds: float) -> list[str]:
     """How far what was found is from the best order on the same placement."""
     if sys.stderr.isatty():
         print(f"solving, for {seconds:g} s at most", file=sys.stderr)
-    placement = found.schedule.placement
-    if placement.num_pipes > 1:
-        raise RefusedError(
-            ["--exact knows one pipe, but the best order found has two; leave one of them out"]
-        )
     try:
         solution = solve(
-            placement,
+            found.schedule.placement,
             request["num_microbatches"],
             costs=request["costs"],
             transfer=request["timing"].transfer,
@@ -181,7 +181,12 @@ def _draw(found: Found, said: list[str], arguments: argparse.Namespace, *, stage
         figures = as_dict(found.schedule, found.simulation)
         figures |= {"lower_bound": found.bound.seconds, "lower_bound_reason": found.bound.reason}
         figures |= {"best_named": found.named, "best_named_makespan": found.named_makespan}
-        return json.dumps(figures | {"memory": found.memory, "orders_timed": found.num_tried}) + "\n"
+        return (
+            json.dumps(
+                figures | {"memory_in_units_of_the_limit": found.memory, "orders_timed": found.num_tried}
+            )
+            + "\n"
+        )
     if arguments.format == "text":
         return "\n".join([*said, "", show_text(shown, arguments)])
     refuse_if_any(find_picture_faults([shown]))

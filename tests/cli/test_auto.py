@@ -60,7 +60,7 @@ def test_sizes_in_bytes_are_a_limit_too(say: Say) -> None:
     sizes = ("--memory", "130", "--activation", "10", "--weights", "100", "--format", "json")
     found = json.loads(say("auto", *SIZES, *sizes)[1])
     assert max(found["peak_until_weight"]) <= 3 * found["chunks"]
-    assert found["memory"] <= 130
+    assert found["memory_in_units_of_the_limit"] <= 130
 
 
 def test_the_exact_solver_says_how_far_it_is_from_the_best(say: Say) -> None:
@@ -113,7 +113,7 @@ def test_all_that_is_wrong_is_told_at_once(say: Say) -> None:
     for words in (
         "--ranks is missing",
         "--microbatches 'x' must be a whole number",
-        "memory limit=-1.0 must be more than 0",
+        "memory limit=-1.0 must be at least 1e-09",
         "--weights 'y' must be a number",
         "--exact 0 must be more than 0",
         "--chunks 0 must be at least 1 and at most 8",
@@ -161,3 +161,21 @@ def test_auto_by_name_does_not_pretend_to_be_made_for_other_costs(say: Say) -> N
         assert code == 2
         assert "auto by name is made for F = B = W = 1 and free messages" in err
     assert say("show", "auto", *SIZES)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--memory", "inf"), "memory limit=inf must be at least 1e-09 and at most 1e+18"),
+        (("--memory", "9", "--activation", "inf"), "memory activation=inf must be"),
+        (("--memory", "nan"), "memory limit=nan must be"),
+        (("--cost", "F=1,2,3,4,5,6,7,8", "--chunks", "1"), "--chunks is settled by costs of each stage"),
+        (("--two-pipes", "--exact", "5"), "--exact knows one pipe, so it cannot judge --two-pipes"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_the_search(
+    say: Say, options: tuple[str, ...], words: str
+) -> None:
+    code, out, err = say("auto", *SIZES, *options)
+    assert (code, out) == (2, "")
+    assert words in err

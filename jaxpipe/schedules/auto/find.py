@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from jaxpipe.schedules.auto.bounds import Bound, bound_of
 from jaxpipe.schedules.auto.evaluate import makespan
-from jaxpipe.schedules.auto.memory import TOLERANCE, Memory, fits, least_limit, needed
+from jaxpipe.schedules.auto.memory import MOST, TOLERANCE, Memory, fits, least_limit, needed
 from jaxpipe.schedules.auto.named import named_schedules, time_schedule
 from jaxpipe.schedules.auto.problem import (
     Orders,
@@ -33,7 +33,7 @@ EFFORT, EFFORT_PER_ACTION = 600_000, 1_200
 NUM_COMPARED = 20
 """Of the best orders found, those of which the one that holds least is taken if they are equally quick."""
 
-_ASYNC, _NO_LIMIT = Timing(), Memory(float("inf"))
+_ASYNC, _NO_LIMIT = Timing(), Memory(MOST)
 
 
 @dataclass(frozen=True)

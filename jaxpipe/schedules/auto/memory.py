@@ -14,6 +14,10 @@ TOLERANCE = 1e-9
 """Of a limit: sums of fractions of it may be so much more than it."""
 
 
+LEAST, MOST = 1e-9, 1e18
+"""Sizes in between can be added and divided without a thought; no device has more bytes."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """A limit for each rank; all in one unit, such as activations (the default) or bytes.
@@ -34,10 +38,9 @@ class Memory:
     def __post_init__(self) -> None:
         faults = []
         for name, value in vars(self).items():
-            if name in ("limit", "activation") and not value > 0:
-                faults.append(f"memory {name}={value} must be more than 0")
-            elif value is not None and not value >= 0:
-                faults.append(f"memory {name}={value} must be at least 0")
+            least = LEAST if name in ("limit", "activation") else 0.0
+            if value is not None and not least <= value <= MOST:
+                faults.append(f"memory {name}={value} must be at least {least:g} and at most {MOST:g}")
         if faults:
             raise ValueError("; ".join(faults))
 

@@ -17,7 +17,8 @@ def _lines(found: Found) -> Iterator[str]:
     chunks = f"{placement.num_chunks} chunk{'s' if placement.num_chunks > 1 else ''} a rank"
     yield f"makespan {makespan:g}, bubble {simulation.bubble_fraction:.1%}; {chunks}, holds {found.memory:g}"
     least = f"no order of {_tried(found)} takes less than {found.bound.seconds:g} ({found.bound.reason})"
-    worth = f"at most {found.gap:.1%} could be saved" if found.gap > TOLERANCE else "it is the best of these"
+    saved = 1 - found.bound.seconds / makespan
+    worth = f"at most {saved:.1%} could be saved" if found.gap > TOLERANCE else "it is the best of these"
     yield f"{least}: {worth}"
     if found.named is None:
         yield "no named schedule fits"
