@@ -4,6 +4,7 @@
 
     runs/x/
       config.yaml       the resolved config
+      schedule.csv      the schedule, if it comes from a file
       metrics.jsonl     see metrics.py
       checkpoints/      see checkpoint/
       .lock             locked while a process works here
@@ -34,6 +35,10 @@ class RunDirectory:
     @property
     def config(self) -> Path:
         return self.path / "config.yaml"
+
+    @property
+    def schedule(self) -> Path:
+        return self.path / "schedule.csv"
 
     @property
     def metrics(self) -> Path:

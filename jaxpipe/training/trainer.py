@@ -24,6 +24,7 @@ from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.interrupt import StopRequest, stop_on_signals
 from jaxpipe.training.loop import Loop, run_loop
 from jaxpipe.training.metrics import open_metrics
+from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
 from jaxpipe.training.plan import Plan, make_plan
 from jaxpipe.training.progress import make_console, open_progress, show_facts
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts
@@ -98,9 +99,9 @@ def _prepare(config: Config) -> _Prepared:
 def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: StopRequest) -> int:
     """From the checkpoint, if there is one, to the last step."""
     mesh, plan, batches = prepared.mesh, prepared.plan, prepared.batches
-    resume = config.checkpoint.resume
+    resume, config = config.checkpoint.resume, with_own_schedule(config)
     if not resume:
-        _write_config(config, directory)
+        _write_config(config, directory, plan)
     console = make_console(enabled=jax.process_index() == 0)
     with open_checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:
         found = read_checkpoint(config, plan, mesh, checkpoints=checkpoints, batches=batches)
@@ -111,11 +112,12 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
             open_metrics(directory.metrics, resume_step=kept) as file,
             open_progress(console, config.train.num_steps, start_step=start) as line,
         ):
-            if resume:
-                _write_config(config, directory)
+            is_other_schedule = _write_config(config, directory, plan) if resume else False
             facts = [("directory", str(directory.path)), ("text", prepared.corpus.summary)]
             if found:
                 facts.append(("resumed", f"after step {start}; {found.changes}"))
+            if is_other_schedule:
+                facts.append(("schedule", "the file has another one than this run had"))
             show_facts(console, "run", facts + layout_facts(config, plan, mesh))
             train_step, seconds = _compile(config, prepared, state)
             show_facts(console, "compiled step", compiled_facts(train_step, seconds))
@@ -137,10 +139,12 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
     return 0 if last >= config.train.num_steps else stop.exit_code
 
 
-def _write_config(config: Config, directory: RunDirectory) -> None:
-    """Whether a run is resumed is no part of what it is."""
+def _write_config(config: Config, directory: RunDirectory, plan: Plan) -> bool:
+    """Whether a run is resumed is no part of what it is. True if its schedule's file was another one."""
+    is_other_schedule = write_own_schedule(config, directory, plan.schedule)
     checkpoint = dataclasses.replace(config.checkpoint, resume=False)
     write_config(directory, to_yaml(dataclasses.replace(config, checkpoint=checkpoint)))
+    return is_other_schedule
 
 
 def _compile(config: Config, prepared: _Prepared, state: TrainState) -> tuple[jax.stages.Compiled, float]:

@@ -9,6 +9,7 @@ import yaml
 
 from jaxpipe.config import Config, from_yaml
 from jaxpipe.errors import InputError
+from jaxpipe.schedules import build, to_csv
 from jaxpipe.training.trainer import train
 
 BASE = """
@@ -101,6 +102,32 @@ def test_six_steps_equal_three_and_three_resumed(make_config, schedule):
         for config in (whole, rest)
     ]
     assert timeless[0] == timeless[1]
+
+
+@pytest.mark.slow
+def test_a_run_keeps_the_schedule_that_came_from_a_file(make_config, tmp_path, capsys):
+    """The file vanishes; the run resumes from its own copy, to the bit. Another file is told."""
+    mine = tmp_path / "mine.csv"
+    mine.write_text(to_csv(build("zb_h2", num_ranks=4, num_microbatches=4)))
+    named = make_config("named", pipeline__schedule="zb_h2", train__num_steps=4)
+    half = make_config("half", pipeline__schedule=str(mine), train__num_steps=2)
+    run(named)
+    run(half)
+    mine.unlink()
+    kept = from_yaml((tmp_path / "half" / "config.yaml").read_text())
+    assert kept.pipeline.schedule == str(tmp_path / "half" / "schedule.csv")
+    longer = dataclasses.replace(
+        kept,
+        train=dataclasses.replace(kept.train, num_steps=4),
+        checkpoint=dataclasses.replace(kept.checkpoint, resume=True),
+    )
+    run(longer)
+    assert final_hash(longer) == final_hash(named)
+    capsys.readouterr()
+    mine.write_text(to_csv(build("1f1b", num_ranks=4, num_microbatches=4)))
+    other = dataclasses.replace(longer, pipeline=dataclasses.replace(longer.pipeline, schedule=str(mine)))
+    run(other)
+    assert "another one than this run had" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_checkpoint_resumes_on_another_mesh_with_another_schedule(make_config):

@@ -1,0 +1,31 @@
+"""A schedule from a file becomes part of the run: the file may change or vanish, the run keeps its own.
+
+``config.yaml`` names the copy in the run's directory, so that resuming from it reads what was trained with.
+"""
+
+import dataclasses
+from pathlib import Path
+
+from jaxpipe.config import Config
+from jaxpipe.schedules import Schedule, to_csv
+from jaxpipe.schedules.schedule_file import is_file
+from jaxpipe.training.atomic_write import write_text_atomically
+from jaxpipe.training.run_directory import RunDirectory
+
+
+def with_own_schedule(config: Config) -> Config:
+    """The configuration with the copy's path instead of the file's; unchanged if there is no file."""
+    if config.pipeline.schedule is None or not is_file(config.pipeline.schedule) or config.run.dir is None:
+        return config
+    copy = str(Path(config.run.dir) / "schedule.csv")
+    return dataclasses.replace(config, pipeline=dataclasses.replace(config.pipeline, schedule=copy))
+
+
+def write_own_schedule(config: Config, directory: RunDirectory, schedule: Schedule) -> bool:
+    """Write the copy that ``config`` names, if it names one; whether that changed one that was there."""
+    if config.pipeline.schedule is None or not is_file(config.pipeline.schedule):
+        return False
+    text = to_csv(schedule)
+    before = directory.schedule.read_text(encoding="utf-8") if directory.schedule.exists() else text
+    write_text_atomically(directory.schedule, text)
+    return before != text
