@@ -138,5 +138,8 @@ def _read_options(texts: list[str], faults: list[str]) -> dict[str, int]:
             faults.append(f"--option {name} is given twice; keep one")
         else:
             whole = {"true": "1", "false": "0"}.get(value.lower(), value)
-            options[name] = read_number(whole, int, option=f"--option {name}", faults=faults, fallback=0)
+            if whole.isascii() and whole.lstrip("-").isdigit():
+                options[name] = int(whole)
+            else:
+                faults.append(f"--option {name} {value!r} must be a whole number, true or false")
     return options

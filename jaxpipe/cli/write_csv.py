@@ -25,5 +25,5 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         text = to_csv(schedule, arguments.format)
     except ValueError as error:
-        raise RefusedError(str(error).split("; ")) from error
+        raise RefusedError([str(error)]) from error
     write(text, arguments.output)

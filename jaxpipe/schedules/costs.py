@@ -28,7 +28,8 @@ class Costs:
 
     def __post_init__(self) -> None:
         faults = [
-            f"cost {field.name}={value} must be at least {LEAST:g} and at most {MOST:g}"
+            f"cost {field.name}={value} must be {'0, or ' * (field.name in ENDS)}at least {LEAST:g} "
+            f"and at most {MOST:g}"
             for field in fields(self)
             for value in _as_tuple(getattr(self, field.name))
             if not LEAST <= value <= MOST and not (field.name in ENDS and value == 0)

@@ -306,7 +306,7 @@ def _find_unwritable(schedule: Schedule, form: str) -> Iterator[str]:
     if form not in FORMS:
         yield f"form={form!r} must be one of {', '.join(FORMS)}"
     elif form == "torch" and placement.num_pipes > 1:
-        yield f"PyTorch's form cannot tell {placement.num_pipes} pipes apart; use form='jaxpipe'"
+        yield f"PyTorch's form cannot tell {placement.num_pipes} pipes apart; use the form jaxpipe"
     elif (
         form == "jaxpipe" and _said(read_table(f"# {_NAME} {schedule.name}\n0F0")).get(_NAME) != schedule.name
     ):

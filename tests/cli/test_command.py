@@ -127,3 +127,17 @@ def test_an_interrupt_ends_with_one_sentence(
 def test_only_plain_digits_are_a_number(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schedule", "show", "1f1b", "--ranks", number, "--microbatches", "2"]) == 2
     assert f"--ranks {number!r} must be a whole number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("show 1f1b --cost head=-1", "cost head=-1.0 must be 0, or at least 1e-09 and at most 1e+09"),
+        ("show gpipe --option reverse_backward=maybe", "'maybe' must be a whole number, true or false"),
+        ("csv dualpipe --format torch", "cannot tell 2 pipes apart; use the form jaxpipe"),
+    ],
+)
+def test_a_remedy_is_one_that_there_is(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", *words.split(), "--ranks", "4", "--microbatches", "8"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(said)

@@ -207,7 +207,7 @@ def test_a_text_of_junk_is_refused_soon_and_shortly() -> None:
 
 def test_what_a_form_cannot_hold_is_refused() -> None:
     schedule = forward_only(mirrored(2), 2)
-    with pytest.raises(ValueError, match=r"PyTorch's form cannot tell 2 pipes apart; use form='jaxpipe'"):
+    with pytest.raises(ValueError, match=r"PyTorch's form cannot tell 2 pipes apart; use the form jaxpipe"):
         to_csv(schedule, "torch")
     with pytest.raises(ValueError, match=r"form='json' must be one of jaxpipe, torch"):
         to_csv(schedule, "json")
