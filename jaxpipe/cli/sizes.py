@@ -1,6 +1,7 @@
 """Which schedule a request means, and how large: by name and sizes, or from a CSV file."""
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,6 +21,9 @@ _GIVEN_OTHERWISE = {
     "num_microbatches": "--microbatches",
     "num_chunks": "--chunks",
 }
+
+
+_UNREAD = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,18 @@ def help_on_schedule() -> str:
 
 
 def read_sizes(arguments: argparse.Namespace, faults: list[str]) -> Sizes:
-    """What cannot be read becomes 1, and a fault more."""
+    """What cannot be read becomes a size that nearly all schedules take, and a fault more."""
 
-    def read(option: str, text: str | None) -> int | None:
-        return None if text is None else read_number(text, int, option=option, faults=faults, fallback=1)
+    def read(option: str, text: str | None, fallback: int) -> int | None:
+        if text is None:
+            return None
+        return read_number(text, int, option=option, faults=faults, fallback=fallback)
 
+    chunks = read("--chunks", getattr(arguments, "chunks", None), fallback=_UNREAD)
     return Sizes(
-        read("--ranks", arguments.ranks),
-        read("--microbatches", arguments.microbatches),
-        read("--chunks", getattr(arguments, "chunks", None)),
+        read("--ranks", arguments.ranks, fallback=2),
+        read("--microbatches", arguments.microbatches, fallback=4),
+        None if chunks == _UNREAD else chunks,
         _read_options(getattr(arguments, "option", []), faults),
     )
 
