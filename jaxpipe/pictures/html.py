@@ -33,7 +33,7 @@ li{{display:flex;align-items:center;gap:6px;margin-right:12px;font-size:13px}}
 svg{{display:block;flex:none}}
 .sheet{{display:flex;border:1px solid var(--grid);border-radius:6px;padding:4px 0 4px 10px}}
 .scroll{{overflow-x:auto;flex:1 1 0;min-width:0}}
-table{{border-collapse:collapse;font-variant-numeric:tabular-nums}}
+table{{border-collapse:collapse;margin-bottom:12px;font-variant-numeric:tabular-nums}}
 th,td{{padding:4px 12px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}}
 th:first-child,td:first-child{{text-align:left;padding-left:0}}
 th{{color:var(--muted);font-weight:600}}
