@@ -85,7 +85,7 @@ def test_every_schedule_passes_a_rendezvous(name: str) -> None:
             prove(name, p, m, v)
 
 
-@pytest.mark.slow
+@pytest.mark.grid
 @pytest.mark.parametrize("name", GENERATORS)
 def test_every_schedule_of_every_size_passes_a_rendezvous(name: str) -> None:
     for p, m, v in SIZES:

@@ -67,7 +67,7 @@ def test_closed_forms_are_what_the_simulator_finds(name: str) -> None:
         compare(name, size, COSTS[0], COSTS[number % len(COSTS)])
 
 
-@pytest.mark.slow
+@pytest.mark.grid
 @pytest.mark.parametrize("name", GENERATORS)
 def test_closed_forms_are_what_the_simulator_finds_for_all_sizes_and_costs(name: str) -> None:
     for size in sizes_of(name):
