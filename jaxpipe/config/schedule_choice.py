@@ -1,5 +1,6 @@
 """Which schedule a configuration means: a name, a CSV file, or what its sizes suggest."""
 
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -59,7 +60,7 @@ def choice_of(config: Config) -> ScheduleChoice:
 def make_schedule(choice: ScheduleChoice) -> Schedule:
     """The schedule of a choice without faults."""
     if is_file(choice.name):
-        return read_schedule_file(choice.name)
+        return _read_file(choice.name)
     if choice.name == AUTO:
         return _search(choice)
     sizes = {"num_ranks": choice.num_ranks, "num_microbatches": choice.num_microbatches}
@@ -80,7 +81,7 @@ def chunks_of(choice: ScheduleChoice) -> int | None:
     """Stages per rank, or None if the choice has faults that leave this open."""
     if is_file(choice.name):
         try:
-            return read_schedule_file(choice.name).placement.num_chunks
+            return _read_file(choice.name).placement.num_chunks
         except ValueError:
             return None
     if choice.name == AUTO:
@@ -92,7 +93,7 @@ def chunks_of(choice: ScheduleChoice) -> int | None:
 
 def _find_file_faults(choice: ScheduleChoice) -> Iterator[str]:
     try:
-        schedule = read_schedule_file(choice.name)
+        schedule = _read_file(choice.name)
     except ValueError as error:
         yield f"pipeline.schedule: {error}"
         return
@@ -113,6 +114,21 @@ def _find_file_faults(choice: ScheduleChoice) -> Iterator[str]:
         yield "pipeline.reverse_backward is for gpipe by name; leave it out"
     if choice.memory_limit is not None:
         yield "pipeline.memory_limit is for auto; leave it out"
+
+
+def _read_file(path: str) -> Schedule:
+    """``read_schedule_file``, which takes seconds for a large one, once for all rules and the plan."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return read_schedule_file(path)  # which says why
+    return _read_unchanged(path, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=2)
+def _read_unchanged(path: str, *_: int) -> Schedule:
+    """The numbers tell one state of a file from another."""
+    return read_schedule_file(path)
 
 
 @lru_cache(maxsize=8)
