@@ -9,7 +9,6 @@ import argparse
 from jaxpipe.cli.faults import refuse_if_any
 from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
 from jaxpipe.cli.sizes import (
-    NAMED,
     Sizes,
     add_size_arguments,
     help_on_schedule,
@@ -37,7 +36,7 @@ from jaxpipe.pictures import Timed, comparison_table, find_picture_faults, html,
 from jaxpipe.schedules import Costs, Schedule, find_faults
 from jaxpipe.schedules.auto import Memory, find_schedule
 from jaxpipe.schedules.auto import Timing as SearchTiming
-from jaxpipe.schedules.generators.catalog import SEARCHED
+from jaxpipe.schedules.generators.catalog import NAMED, SEARCHED
 
 FORMATS = ("text", "svg", "html")
 

@@ -3,8 +3,8 @@
 import argparse
 import textwrap
 
-from jaxpipe.cli.sizes import NAMED
 from jaxpipe.schedules import Generator
+from jaxpipe.schedules.generators.catalog import NAMED
 
 WIDTH = 80
 

@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from jaxpipe.schedules import GENERATORS, Generator, Schedule, build, find_faults
-from jaxpipe.schedules.generators.catalog import SEARCHED
+from jaxpipe.schedules import Schedule, build, find_faults
+from jaxpipe.schedules.generators.catalog import NAMED
 from jaxpipe.schedules.schedule_file import is_file, read_schedule_file
 
 Number = TypeVar("Number", int, float)
-
-NAMED: Mapping[str, Generator] = {**GENERATORS, **SEARCHED}
-"""The schedules that have a name, whether they follow a rule or are searched for."""
 
 _GIVEN_OTHERWISE = {
     "name": "the name of the schedule",

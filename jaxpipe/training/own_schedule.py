@@ -15,17 +15,21 @@ from jaxpipe.training.run_directory import RunDirectory
 
 def with_own_schedule(config: Config) -> Config:
     """The configuration with the copy's path instead of the file's; unchanged if there is no file."""
-    if config.pipeline.schedule is None or not is_file(config.pipeline.schedule) or config.run.dir is None:
+    if not _comes_from_file(config) or config.run.dir is None:
         return config
-    copy = str(Path(config.run.dir) / "schedule.csv")
+    copy = str(RunDirectory(Path(config.run.dir)).schedule)
     return dataclasses.replace(config, pipeline=dataclasses.replace(config.pipeline, schedule=copy))
 
 
 def write_own_schedule(config: Config, directory: RunDirectory, schedule: Schedule) -> bool:
     """Write the copy that ``config`` names, if it names one; whether that changed one that was there."""
-    if config.pipeline.schedule is None or not is_file(config.pipeline.schedule):
+    if not _comes_from_file(config):
         return False
     text = to_csv(schedule)
     before = directory.schedule.read_text(encoding="utf-8") if directory.schedule.exists() else text
     write_text_atomically(directory.schedule, text)
     return before != text
+
+
+def _comes_from_file(config: Config) -> bool:
+    return config.pipeline.schedule is not None and is_file(config.pipeline.schedule)

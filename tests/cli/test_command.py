@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jaxpipe.cli import main
-from jaxpipe.cli.sizes import NAMED
+from jaxpipe.schedules.generators.catalog import NAMED
 
 LIGHT = """
 import sys

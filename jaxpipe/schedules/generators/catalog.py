@@ -101,7 +101,8 @@ SEARCHED: Mapping[str, Generator] = MappingProxyType(
 )
 """The schedules that are searched for, which takes seconds."""
 
-_KNOWN = {**GENERATORS, **SEARCHED}
+NAMED: Mapping[str, Generator] = MappingProxyType({**GENERATORS, **SEARCHED})
+"""The schedules that have a name, whether they follow a rule or are searched for: what ``build`` knows."""
 
 
 def build(
@@ -121,7 +122,7 @@ def build(
     )
     if faults:
         raise ValueError("; ".join(faults))
-    generator = _KNOWN[name]
+    generator = NAMED[name]
     if generator.num_chunks[0] != generator.num_chunks[1]:
         options["num_chunks"] = generator.default_chunks if num_chunks is None else num_chunks
     return generator.make(num_ranks, num_microbatches, **options)
@@ -140,11 +141,11 @@ def find_faults(
     if num_chunks is not None:
         sizes["num_chunks"] = num_chunks
     too_small = [f"{size}={value} must be at least 1" for size, value in sizes.items() if value < 1]
-    if name not in _KNOWN:
-        close = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
+    if name not in NAMED:
+        close = difflib.get_close_matches(name.lower(), NAMED, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        return [f"schedule {name!r} does not exist; {hint}there are {', '.join(_KNOWN)}", *too_small]
-    generator = _KNOWN[name]
+        return [f"schedule {name!r} does not exist; {hint}there are {', '.join(NAMED)}", *too_small]
+    generator = NAMED[name]
     faults = [*too_small, *_find_wrong_options(name, options)]
     if num_chunks is None:
         num_chunks = generator.default_chunks
@@ -168,7 +169,7 @@ def default_schedule(num_ranks: int, num_chunks: int) -> str:
 
 
 def _find_wrong_options(name: str, options: Mapping[str, int]) -> Iterator[str]:
-    known = _KNOWN[name].options
+    known = NAMED[name].options
     for option, value in options.items():
         if option not in known:
             there_are = f"it has {', '.join(known)}" if known else "it has none"
@@ -181,7 +182,7 @@ def _find_wrong_options(name: str, options: Mapping[str, int]) -> Iterator[str]:
 
 
 def _find_wrong_chunks(name: str, num_chunks: int) -> Iterator[str]:
-    least, most = _KNOWN[name].num_chunks
+    least, most = NAMED[name].num_chunks
     if num_chunks < least or (most is not None and num_chunks > most):
         rule = f"{least}" if least == most else f"at least {least}"
         if most is not None and most > least:
