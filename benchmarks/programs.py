@@ -64,7 +64,9 @@ def pipelined_step(program: Program, task: Task) -> CompiledStep:
         global_norm=make_global_norm(program.layout, mesh),
     )
     start = time.perf_counter()
-    compiled = compile_step(train_step, state, batch, constants=constants, mesh=mesh)
+    compiled = compile_step(
+        train_step, state, batch, constants=constants, mesh=mesh, sharding=program.layout.sharding
+    )
     return _ready(compiled, time.perf_counter() - start, (state, batch, constants))
 
 

@@ -55,11 +55,11 @@ class Attention(nnx.Module):
     def __call__(self, x: Float[Array, "b s d"], rope: RopeTables) -> Float[Array, "b s d"]:
         projected = dense(x, self.qkv.get_value())
         q, k, v = (
-            projected[name].reshape(*x.shape[:2], -1, self.head_size)
+            projected[name].reshape(*projected[name].shape[:2], -1, self.head_size)
             for name in ("q_proj", "k_proj", "v_proj")
         )
         mixed = causal_attention(rotate(q, rope), rotate(k, rope), v, implementation=self.implementation)
-        return dense(mixed.reshape(*x.shape[:2], -1), self.o.get_value())["o_proj"]
+        return dense(mixed.reshape(*mixed.shape[:2], -1), self.o.get_value())["o_proj"]
 
 
 class SwiGLU(nnx.Module):

@@ -9,7 +9,17 @@ from jaxpipe.models.attention import Implementation
 from jaxpipe.models.llama import DecoderLayer, Kernels, RMSNorm
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.rope import rope_frequencies, rope_tables
-from jaxpipe.pipeline.contract import StageContract, Tree
+from jaxpipe.pipeline.contract import Split, StageContract, Tree
+
+_SPLITS: frozenset[tuple[str, Split]] = frozenset(
+    {
+        ("self_attn.qkv", "columns"),
+        ("self_attn.o", "rows"),
+        ("mlp.gate_up", "columns"),
+        ("mlp.down", "rows"),
+    }
+)
+"""Heads and the inner features of SwiGLU over the devices of a rank; query heads follow their key heads."""
 
 
 def llama_contract(config: LlamaConfig, implementation: Implementation) -> StageContract:
@@ -25,7 +35,7 @@ def llama_contract(config: LlamaConfig, implementation: Implementation) -> Stage
     def final(params: Tree, y: Array) -> Array:
         return nnx.merge(norm_graph, nnx.State({"scale": nnx.Param(params["scale"])}))(y)
 
-    return StageContract(layer, final)
+    return StageContract(layer, final, _SPLITS)
 
 
 def llama_constants(config: LlamaConfig, sequence_length: int) -> Tree:

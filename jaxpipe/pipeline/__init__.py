@@ -4,6 +4,7 @@ from jaxpipe.pipeline.contract import Batch, LossAndGradients, StageContract, Tr
 from jaxpipe.pipeline.executor import buffer_shapes, make_loss, make_loss_and_gradients
 from jaxpipe.pipeline.layout import Layout, balanced_layers, to_canonical_layout, to_stage_layout
 from jaxpipe.pipeline.program import Program, Settings
+from jaxpipe.pipeline.sharding import Sharding
 from jaxpipe.pipeline.split_vjp import dense
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "LossAndGradients",
     "Program",
     "Settings",
+    "Sharding",
     "StageContract",
     "Tree",
     "balanced_layers",

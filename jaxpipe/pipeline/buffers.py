@@ -19,7 +19,7 @@ class EndSums(NamedTuple):
     (pipes.py). The price: with two pipes, or tied weights, an accumulator more of the size of this rank's
     rows of the vocabulary for each; with both, three more.
 
-    embedding, head: ``[rows, hidden]``.
+    embedding, head: ``[rows, hidden]``; from ZeRO 2 on shards of ``hidden``.
     final: like the parameters of ``final``, the same on all ranks. These three are None without backward.
     loss: summed over tokens, the same on all ranks.
     """
@@ -33,12 +33,14 @@ class EndSums(NamedTuple):
 class Buffers(NamedTuple):
     """The carry of the scan over ticks. The inbox has one slot more than the table counts, its trash.
 
+    With sequence parallelism ``tokens`` are those of this device's share of the sequence.
+
     inbox: activations and gradients that wait for their action, ``[slots, tokens, hidden]``.
     message: what the last action left, for a neighbour or an end of the pipe, ``[tokens, hidden]``.
     travelling: with ``transfer_ticks=2`` the message of the tick before, else None.
     residuals: what F left for B, leaves ``[slots, layers, ...]``.
     weight_inputs: what B left for W, leaves ``[slots, layers, ...]``.
-    layer_gradients: fp32 accumulators, leaves ``[pipes * chunks, layers, ...]``.
+    layer_gradients: fp32 accumulators, leaves ``[pipes * chunks, layers, ...]``; from ZeRO 2 on shards.
     ends: of each pipe.
     """
 
@@ -55,14 +57,14 @@ def allocate(
     table: TickTable,
     *,
     message: jax.ShapeDtypeStruct,
-    weights: Tree,
+    accumulated: Tree,
     split: SplitLayer | None,
     num_layers: int,
     fill: float,
 ) -> Buffers:
     """Buffers for a table; ``message`` is ``[tokens, hidden]``, ``split`` is None where no B follows.
 
-    ``weights`` are those that the ticks read: their layers are of all pipes.
+    ``accumulated`` is shaped like what is added up: layers of all pipes, ``final`` and the vocabulary.
 
     What is in a slot before something is written there is never read by an action that counts;
     tests set ``fill`` to NaN to prove it.
@@ -83,20 +85,20 @@ def allocate(
         weight_inputs=jax.tree.map(
             lambda leaf: slots(table.num_weight_slots, leaf, num_layers), split.weight_inputs if split else {}
         ),
-        layer_gradients=_zeros(weights["layers"]) if split else {},
+        layer_gradients=_zeros(accumulated["layers"]) if split else {},
         ends=tuple(
-            end_sums(weights, has_backward=split is not None) for _ in range(table.placement.num_pipes)
+            end_sums(accumulated, has_backward=split is not None) for _ in range(table.placement.num_pipes)
         ),
     )
 
 
-def end_sums(weights: Tree, *, has_backward: bool) -> EndSums:
+def end_sums(accumulated: Tree, *, has_backward: bool) -> EndSums:
     """Nothing added up yet; a head that is tied is of the embedding's shape."""
     loss = jnp.zeros((), jnp.float32)
     if not has_backward:
         return EndSums(None, None, None, loss)
-    head = weights.get("head", weights["embedding"])
-    return EndSums(_zeros(weights["embedding"]), _zeros(head), _zeros(weights["final"]), loss)
+    head = accumulated.get("head", accumulated["embedding"])
+    return EndSums(_zeros(accumulated["embedding"]), _zeros(head), _zeros(accumulated["final"]), loss)
 
 
 def _zeros(tree: Tree) -> Tree:

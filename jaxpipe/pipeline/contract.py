@@ -17,13 +17,24 @@ Every leaf under ``layers`` has leading dimensions that the executor strips befo
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jaxtyping import Array, Float, Int32
 
 Tree = Any
 """A pytree of arrays."""
+
+VOCABULARY_GROUPS = ("embedding", "head")
+"""Parameters whose first dimension is the vocabulary."""
+
+
+Split = Literal["columns", "rows"]
+"""How tensor parallelism shares a group of kernels (Shoeybi et al. 2019, "Megatron-LM", section 3).
+
+columns: each device has some of the outputs; the input is the residual stream, the same on all.
+rows: each device has some of the inputs; the output is added up over the devices, into the residual stream.
+"""
 
 
 class StageContract(NamedTuple):
@@ -32,11 +43,15 @@ class StageContract(NamedTuple):
     layer: ``(params, x, constants, extras) -> y`` with x and y ``[batch, sequence, hidden]``;
         ``params`` holds ``kernels`` and ``small`` of one layer; ``constants`` is what is computed once
         a step (RoPE tables); ``extras`` holds this microbatch's ``Batch.extras``. Neither is differentiated.
+        With tensor parallelism it sees between kernels of columns and kernels of rows its share of the
+        features, and outside them, with sequence parallelism, its share of the sequence.
     final: ``(params, y) -> h``, what stands between the last layer and the head.
+    splits: ``(group of kernels, how it is split)``; a group that is left out cannot be.
     """
 
     layer: Callable[[Tree, jax.Array, Tree, Tree], jax.Array]
     final: Callable[[Tree, jax.Array], jax.Array]
+    splits: frozenset[tuple[str, Split]] = frozenset()
 
 
 class Batch(NamedTuple):

@@ -20,26 +20,37 @@ from jaxtyping import Array, Float, Int32
 from jaxpipe.lowering.table import NONE
 from jaxpipe.pipeline.buffers import Buffers, EndSums
 from jaxpipe.pipeline.contract import Batch, Tree
+from jaxpipe.pipeline.end_axes import (
+    EndAxes,
+    broadcast,
+    embeddings,
+    gather_head,
+    own_share,
+    scatter_head,
+    with_rows_added,
+)
 from jaxpipe.pipeline.loops import tied
 from jaxpipe.pipeline.manual_axes import varying, varying_axes
-from jaxpipe.pipeline.vocabulary import add_rows, cross_entropy, cross_entropy_loss, lookup
+from jaxpipe.pipeline.vocabulary import cross_entropy, cross_entropy_loss
 
 
 class Ends(NamedTuple):
     """What the ends of every pipe read, on one rank.
 
-    weights: ``embedding``, ``final`` and, unless tied, ``head``; the vocabulary's rows of this rank.
+    weights: ``embedding``, ``final`` and, unless tied, ``head``; the vocabulary's rows of this device.
+    shares: into how many, along the sequence, a message is cut: with sequence parallelism ``tp``, else 1.
     scale: 1 / valid tokens of the global batch, or None where only the loss is wanted.
-    axis: the mesh axis of the ranks, or None with one rank.
-    chunk_tokens: the head runs over so many tokens at a time; divides the tokens of a microbatch.
+    axes: the mesh axes that take part.
+    chunk_tokens: the head runs over so many tokens of each message at a time; divides those of a message.
     """
 
     final: Callable[[Tree, Array], Array]
     weights: Tree
     batch: Batch
+    shares: int
     scale: Float[Array, ""] | None
     vocab_size: int
-    axis: str | None
+    axes: EndAxes
     chunk_tokens: int
 
 
@@ -48,7 +59,8 @@ def run_embed(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, r
 
     def body(turn: Array, inbox: Array) -> Array:
         microbatch_, slot_ = tied(turn, (microbatch, slot))
-        x = lookup(ends.weights["embedding"], _tokens(ends.batch.tokens, microbatch_), axis=ends.axis)
+        table = tied(turn, ends.weights["embedding"])
+        x = embeddings(ends.axes, table, _tokens(ends, microbatch_))
         return _put(inbox, x, _slot_on(ends, rank, slot_, inbox))
 
     return buffers._replace(inbox=_once(microbatch, body, buffers.inbox))
@@ -60,8 +72,8 @@ def run_unembed(ends: Ends, buffers: Buffers, microbatch: Array, *, pipe: int, r
 
     def body(turn: Array, gradient: Array) -> Array:
         microbatch_, message = tied(turn, (microbatch, buffers.message))
-        dx = _broadcast(ends, message, rank)
-        return add_rows(gradient, _tokens(ends.batch.tokens, microbatch_), dx, axis=ends.axis)
+        dx = broadcast(ends.axes, message, rank)
+        return with_rows_added(ends.axes, gradient, _tokens(ends, microbatch_), dx)
 
     return _with_sums(buffers, pipe, sums._replace(embedding=_once(microbatch, body, sums.embedding)))
 
@@ -73,21 +85,20 @@ def run_head(
 
     Its gradient lands in an inbox slot of ``rank``.
     """
-    head = _head(ends)
     assert ends.scale is not None, "only the loss is wanted: run_head_loss gives it"
     scale = ends.scale
 
     def body(chunk: Array, carry: tuple[Array, Array, Tree, Array]) -> tuple[Array, Array, Tree, Array]:
         inbox, d_head, d_final, loss = carry
-        y, labels, first = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
+        y, labels, first, head = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
         hidden, pullback = jax.vjp(ends.final, ends.weights["final"], y)
         chunk_loss, d_hidden, d_head_chunk = cross_entropy(
-            head, hidden, labels, vocab_size=ends.vocab_size, scale=scale, axis=ends.axis
+            head, hidden, labels, vocab_size=ends.vocab_size, scale=scale, axis=ends.axes.vocabulary
         )
         d_final_chunk, dy = pullback(varying(d_hidden.astype(hidden.dtype), tuple(varying_axes(hidden))))
-        inbox = _put(inbox, dy, _slot_on(ends, rank, slot, inbox), first)
+        inbox = _put(inbox, own_share(ends.axes, dy), _slot_on(ends, rank, slot, inbox), first)
         d_final = jax.tree.map(lambda total, new: total + new.astype(total.dtype), d_final, d_final_chunk)
-        return inbox, d_head + d_head_chunk, d_final, loss + chunk_loss
+        return inbox, d_head + scatter_head(ends.axes, d_head_chunk), d_final, loss + chunk_loss
 
     sums = buffers.ends[pipe]
     num_chunks = buffers.message.shape[0] // ends.chunk_tokens
@@ -99,20 +110,15 @@ def run_head_loss(ends: Ends, buffers: Buffers, microbatch: Array, *, pipe: int,
     """The loss alone of the message of ``rank``, for evaluation."""
 
     def body(chunk: Array, loss: Array) -> Array:
-        y, labels, _ = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
+        y, labels, _, head = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
         hidden = ends.final(ends.weights["final"], y)
         return loss + cross_entropy_loss(
-            _head(ends), hidden, labels, vocab_size=ends.vocab_size, axis=ends.axis
+            head, hidden, labels, vocab_size=ends.vocab_size, axis=ends.axes.vocabulary
         )
 
     sums = buffers.ends[pipe]
     num_chunks = buffers.message.shape[0] // ends.chunk_tokens
     return _with_sums(buffers, pipe, sums._replace(loss=_chunks(microbatch, num_chunks, body, sums.loss)))
-
-
-def _head(ends: Ends) -> Float[Array, "n d"]:
-    """The head's weights: its own, or the embedding's where they are tied."""
-    return ends.weights.get("head", ends.weights["embedding"])
 
 
 def _with_sums(buffers: Buffers, pipe: int, sums: EndSums) -> Buffers:
@@ -121,31 +127,34 @@ def _with_sums(buffers: Buffers, pipe: int, sums: EndSums) -> Buffers:
 
 def _read_chunk(
     ends: Ends, message: Array, chunk: Array, microbatch: Array, rank: int
-) -> tuple[Float[Array, "t d"], Int32[Array, " t"], Array]:
-    """A chunk of the message of ``rank`` on all ranks, its labels, and its first token."""
-    first, microbatch, message = tied(chunk, (chunk * ends.chunk_tokens, microbatch, message))
-    y = _broadcast(ends, jax.lax.dynamic_slice_in_dim(message, first, ends.chunk_tokens), rank)
-    labels = jax.lax.dynamic_slice_in_dim(_tokens(ends.batch.labels, microbatch), first, ends.chunk_tokens)
+) -> tuple[Float[Array, "t d"], Int32[Array, " t"], Array, Float[Array, "n d"]]:
+    """A chunk of the message of ``rank`` on all ranks, its labels, its first token, and the head."""
+    head = ends.weights.get("head", ends.weights["embedding"])  # the embedding's where they are tied
+    first, microbatch, message, head = tied(chunk, (chunk * ends.chunk_tokens, microbatch, message, head))
+    y = broadcast(ends.axes, jax.lax.dynamic_slice_in_dim(message, first, ends.chunk_tokens), rank)
+    labels = _in_shares(ends, ends.batch.labels, microbatch)
+    labels = jax.lax.dynamic_slice_in_dim(labels, first, ends.chunk_tokens, axis=1).reshape(-1)
     # marked as varying, since the VJP of ``final`` would sum dy over the ranks otherwise
-    return varying(y, tuple(varying_axes(message))), labels, first
+    y = varying(y, tuple(varying_axes(message)))
+    return y, labels, first, gather_head(ends.axes, head)
 
 
-def _tokens(array: Int32[Array, "m b s"], microbatch: Array) -> Int32[Array, " t"]:
-    return jax.lax.dynamic_index_in_dim(array, microbatch, keepdims=False).reshape(-1)
+def _tokens(ends: Ends, microbatch: Array) -> Int32[Array, " shares*t"]:
+    """All of a microbatch, share after share, as ``broadcast`` puts them together."""
+    return _in_shares(ends, ends.batch.tokens, microbatch).reshape(-1)
 
 
-def _broadcast(ends: Ends, message: Array, rank: int) -> Array:
-    """The message of ``rank`` on all ranks; what the others hold may be anything, also NaN."""
-    if ends.axis is None:
-        return message
-    return jax.lax.psum(jnp.where(jax.lax.axis_index(ends.axis) == rank, message, 0), ends.axis)
+def _in_shares(ends: Ends, array: Int32[Array, "m b s"], microbatch: Array) -> Int32[Array, "shares t"]:
+    of_microbatch = jax.lax.dynamic_index_in_dim(array, microbatch, keepdims=False)
+    parts = of_microbatch.reshape(array.shape[1], ends.shares, -1)
+    return jnp.moveaxis(parts, 1, 0).reshape(ends.shares, -1)
 
 
 def _slot_on(ends: Ends, rank: int, slot: Array, inbox: Array) -> Array:
     """``slot`` on ``rank``, the trash slot on the others."""
-    if ends.axis is None:
+    if ends.axes.ranks is None:
         return slot
-    return jnp.where(jax.lax.axis_index(ends.axis) == rank, slot, inbox.shape[0] - 1)
+    return jnp.where(jax.lax.axis_index(ends.axes.ranks) == rank, slot, inbox.shape[0] - 1)
 
 
 def _put(inbox: Array, value: Float[Array, "t d"], slot: Array, first: Array | int = 0) -> Array:

@@ -5,8 +5,9 @@ With two pipes it works on the stages of both; the second pipe's weights are mad
 Nothing here is differentiated: the backward pass is in the table, and ``jax.vjp`` is taken of one layer
 at a time (split_vjp.py) and of ``final`` (ends.py).
 
-    mesh axes   dp   the batch; gradients are reduced once, after the scan
+    mesh axes   dp   the batch; gradients are reduced once, after the scan, or with ZeRO 2 and 3 in each W
                 pp   the ranks, and the vocabulary
+                tp   the features of kernels (products.py), and the vocabulary
 """
 
 from collections.abc import Callable
@@ -19,13 +20,14 @@ from jaxtyping import Array, Float, Int32
 
 from jaxpipe.lowering.table import EndColumns, RankColumns
 from jaxpipe.pipeline.buffers import Buffers, allocate
-from jaxpipe.pipeline.contract import Batch, LossAndGradients, Tree
+from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Batch, LossAndGradients, Tree
+from jaxpipe.pipeline.end_axes import EndAxes
 from jaxpipe.pipeline.ends import Ends
-from jaxpipe.pipeline.layout import VOCABULARY_GROUPS, stage_specs
 from jaxpipe.pipeline.loops import StageLoops
 from jaxpipe.pipeline.manual_axes import varying
 from jaxpipe.pipeline.pipes import add_ends, add_pipes, copy_to_pipes
 from jaxpipe.pipeline.program import Program
+from jaxpipe.pipeline.sharding import gather_weights, scatter_gradients, stage_specs
 from jaxpipe.pipeline.split_vjp import split_layer
 from jaxpipe.pipeline.tick import run_tick
 
@@ -43,14 +45,14 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
         scale = 1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32)
         buffers = _run_ticks(program, params, batch, constants, columns, scale)
         gradients, loss = add_pipes(buffers, program.layout.placement, tied="head" not in params)
-        gradients = jax.tree.map(lambda gradient: jax.lax.psum(gradient, "dp"), gradients)
-        gradients["final"] = jax.tree.map(_of_first_rank, gradients["final"])
+        gradients = _reduce(program, gradients)
         gradients["layers"] = jax.tree.map(lambda gradient: gradient[None], gradients["layers"])
-        return LossAndGradients(_total(loss) * scale, num_tokens, gradients)
+        return LossAndGradients(_total(program, loss) * scale, num_tokens, gradients)
 
-    return _over_mesh(
-        program, local, lambda params: LossAndGradients._make((_SAME, _SAME, stage_specs(params)))
-    )
+    def specs(params: Tree) -> LossAndGradients:
+        return LossAndGradients._make((_SAME, _SAME, stage_specs(params, program.layout.sharding)))
+
+    return _over_mesh(program, local, specs)
 
 
 def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Array, ""], Int32[Array, ""]]]:
@@ -59,7 +61,7 @@ def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Arr
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
         buffers = _run_ticks(program, params, batch, constants, columns, None)
-        return _total(add_ends(buffers.ends).loss), _count_tokens(batch)
+        return _total(program, add_ends(buffers.ends).loss), _count_tokens(batch)
 
     return _over_mesh(program, local, lambda params: (_SAME, _SAME))
 
@@ -71,12 +73,11 @@ def buffer_shapes(program: Program, params: Tree, batch: Batch, constants: Tree)
         buffers = _prepare(program, params, batch, constants, jnp.ones(()))[2]
         return jax.tree.map(lambda leaf: leaf[None], buffers)
 
-    run = _over_mesh(program, local, lambda params: PartitionSpec(_AXES))
+    run = _over_mesh(program, local, lambda params: PartitionSpec(program.mesh.axis_names))
     shapes = jax.eval_shape(run, params, batch, constants)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shapes)
 
 
-_AXES = ("dp", "pp")
 _SAME = PartitionSpec()
 
 
@@ -91,6 +92,8 @@ def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tr
     assert placement == program.layout.placement, "table and layout place the stages differently"
     assert placement.num_ranks == program.mesh.shape["pp"], "the mesh has another number of ranks"
     assert placement.num_pipes <= 2, f"{placement.num_pipes} pipes, but only one or two can run"
+    sharding = program.layout.sharding
+    assert sharding.tp == program.mesh.shape.get("tp", 1), "the mesh has another number of devices a rank"
     columns = _Columns(program.table.ranks, program.table.ends)
     column_specs = _Columns(
         RankColumns(*[PartitionSpec(None, "pp")] * len(RankColumns._fields)),
@@ -102,7 +105,7 @@ def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tr
         mapped = jax.shard_map(
             local,
             mesh=program.mesh,
-            in_specs=(stage_specs(params), batch_specs, _SAME, column_specs),
+            in_specs=(stage_specs(params, sharding), batch_specs, _SAME, column_specs),
             out_specs=out_specs(params),
         )
         return mapped(params, batch, constants, columns)
@@ -133,22 +136,24 @@ def _prepare(
     program: Program, params: Tree, batch: Batch, constants: Tree, scale: Float[Array, ""] | None
 ) -> tuple[StageLoops, Ends, Buffers]:
     """What the ticks need, computed once a step."""
-    weights = varying(_local_weights(params, program), _AXES)
-    batch, constants = varying((batch, constants), _AXES)
+    axes = program.mesh.axis_names
+    shards = _compute_weights(program, varying(params, axes))
+    sharding = program.layout.sharding
+    weights = gather_weights(shards, sharding) if sharding.zero in (1, 2) else shards
+    batch, constants = varying((batch, constants), axes)
     loops = _stage_loops(program, weights, batch, constants)
-    hidden_size = weights["embedding"].shape[1]
     buffers = allocate(
         program.table,
-        message=jax.ShapeDtypeStruct((_num_tokens(batch), hidden_size), program.settings.compute_dtype),
-        weights=weights,
+        message=_message_shape(program, weights, batch),
+        accumulated=shards if sharding.zero >= 2 else weights,
         split=loops.split,
         num_layers=program.layout.max_layers,
         fill=program.settings.fill,
     )
-    return loops, _pipe_ends(program, weights, batch, scale), varying(buffers, _AXES)
+    return loops, _pipe_ends(program, weights, batch, scale), varying(buffers, axes)
 
 
-def _local_weights(params: Tree, program: Program) -> Tree:
+def _compute_weights(program: Program, params: Tree) -> Tree:
     """This rank's weights of all pipes in the compute dtype, once a step; what is small stays fp32."""
     dtype = program.settings.compute_dtype
     layers = jax.tree.map(lambda leaf: leaf[0], params["layers"])
@@ -158,30 +163,54 @@ def _local_weights(params: Tree, program: Program) -> Tree:
     return {"layers": layers, "final": params["final"], **vocabulary}
 
 
-def _num_tokens(batch: Batch) -> int:
-    """Tokens of one microbatch on this device."""
-    return batch.tokens.shape[1] * batch.tokens.shape[2]
+def _message_shape(program: Program, weights: Tree, batch: Batch) -> jax.ShapeDtypeStruct:
+    """``[tokens, hidden]`` of one microbatch on this device."""
+    batch_size, length, hidden = _activation_shape(program, weights, batch)
+    return jax.ShapeDtypeStruct((batch_size * length, hidden), program.settings.compute_dtype)
+
+
+def _activation_shape(program: Program, weights: Tree, batch: Batch) -> tuple[int, int, int]:
+    """Batch, sequence, hidden of what goes from layer to layer."""
+    _, batch_size, length = batch.tokens.shape
+    shares = program.layout.sharding.token_shards
+    assert length % shares == 0, f"{length} tokens of a sequence over tp={shares}"
+    hidden_shards = program.mesh.shape["dp"] if program.layout.sharding.zero == 3 else 1
+    return batch_size, length // shares, weights["embedding"].shape[1] * hidden_shards
 
 
 def _stage_loops(program: Program, weights: Tree, batch: Batch, constants: Tree) -> StageLoops:
     """The loops of this rank; what its layer leaves behind is found from the shapes of one call."""
-    layout, settings = program.layout, program.settings
-    layer = program.contract.layer
+    layout, settings, sharding = program.layout, program.settings, program.layout.sharding
+    layer, layers = program.contract.layer, weights["layers"]
+    shared = sharding.shared(layers["kernels"])
 
     def context(microbatch: Array) -> tuple:
         extras = {name: extra[microbatch] for name, extra in batch.extras.items()}
         return constants, extras
 
-    shape = (*batch.tokens.shape[1:], weights["embedding"].shape[1])
+    def gather(params: Tree) -> Tree:
+        return gather_weights(params, sharding) if sharding.zero == 3 else params
+
+    def scatter(gradients: Tree) -> Tree:
+        if sharding.zero < 2:
+            return gradients
+        return scatter_gradients({"kernels": gradients}, sharding)["kernels"]
+
+    shape = _activation_shape(program, weights, batch)
     split = None
     if program.has_backward:
-        one_layer = jax.tree.map(lambda leaf: leaf[0, 0], weights["layers"])
-        x = varying(jnp.zeros(shape, settings.compute_dtype), _AXES)
-        split = split_layer(layer, one_layer, x, context=context(jnp.int32(0)), remat=settings.remat)
+        one_layer = gather(jax.tree.map(lambda leaf: leaf[0, 0], layers))
+        x = varying(jnp.zeros(shape, settings.compute_dtype), program.mesh.axis_names)
+        split = split_layer(
+            layer, one_layer, x, context=context(jnp.int32(0)), remat=settings.remat, shared=shared
+        )
     return StageLoops(
         layer=layer,
         split=split,
-        params=weights["layers"],
+        params=layers,
+        shared=shared,
+        gather=gather,
+        scatter=scatter,
         context=context,
         shape=shape,
         layers_of_chunk=jnp.asarray(layout.layers_of_chunk())[jax.lax.axis_index("pp")],
@@ -190,27 +219,66 @@ def _stage_loops(program: Program, weights: Tree, batch: Batch, constants: Tree)
 
 
 def _pipe_ends(program: Program, weights: Tree, batch: Batch, scale: Float[Array, ""] | None) -> Ends:
-    tokens = _num_tokens(batch)
-    limit = min(program.settings.head_tokens, tokens)
+    sharding, mesh = program.layout.sharding, program.mesh.shape
+    shares = sharding.token_shards
+
+    tokens = batch.tokens.shape[1] * batch.tokens.shape[2] // shares
+    limit = min(max(program.settings.head_tokens // shares, 1), tokens)
+    vocabulary = tuple(axis for axis in ("pp", "tp") if mesh.get(axis, 1) > 1)
     return Ends(
         final=program.contract.final,
         weights=weights,
         batch=batch,
+        shares=shares,
         scale=scale,
         vocab_size=program.layout.vocab_size,
-        axis="pp" if program.layout.placement.num_ranks > 1 else None,
+        axes=EndAxes(
+            ranks="pp" if mesh["pp"] > 1 else None,
+            vocabulary=vocabulary or None,
+            sequence="tp" if shares > 1 else None,
+            weights="dp" if sharding.zero == 3 else None,
+            sums="dp" if sharding.zero >= 2 else None,
+        ),
         chunk_tokens=next(size for size in range(limit, 0, -1) if tokens % size == 0),
     )
+
+
+def _reduce(program: Program, gradients: Tree) -> Tree:
+    """Over ``dp`` what is not yet reduced, over all devices that hold a parameter together."""
+    sharding = program.layout.sharding
+    layers = gradients["layers"]
+    big = {group: gradients[group] for group in VOCABULARY_GROUPS if group in gradients}
+    big["kernels"] = layers["kernels"]
+    if sharding.zero == 0:
+        big = _sum_over_copies(big)
+    elif sharding.zero == 1:
+        big = scatter_gradients(big, sharding)
+    small, final = _sum_over_copies((layers["small"], gradients["final"]))
+    if sharding.sequence and sharding.tp > 1:
+        small = jax.tree.map(lambda gradient: jax.lax.psum(gradient, "tp"), small)
+    elif "tp" in program.mesh.axis_names:
+        small = jax.tree.map(lambda gradient: _of_first(gradient, ("tp",)), small)
+    final = jax.tree.map(lambda gradient: _of_first(gradient, _rank_axes(program)), final)
+    return {"layers": {"kernels": big.pop("kernels"), "small": small}, "final": final, **big}
+
+
+def _sum_over_copies(tree: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: jax.lax.psum(leaf, "dp"), tree)
 
 
 def _count_tokens(batch: Batch) -> Int32[Array, ""]:
     return jax.lax.psum(jnp.sum(batch.labels >= 0, dtype=jnp.int32), "dp")
 
 
-def _total(loss: Float[Array, ""]) -> Float[Array, ""]:
-    return _of_first_rank(jax.lax.psum(loss, "dp"))
+def _total(program: Program, loss: Float[Array, ""]) -> Float[Array, ""]:
+    return _of_first(jax.lax.psum(loss, "dp"), _rank_axes(program))
 
 
-def _of_first_rank(value: Array) -> Array:
-    """What all ranks hold the same, marked as such."""
-    return jax.lax.psum(jnp.where(jax.lax.axis_index("pp") == 0, value, 0), "pp")
+def _rank_axes(program: Program) -> tuple[str, ...]:
+    """The axes of the devices that make one pipeline."""
+    return tuple(axis for axis in program.mesh.axis_names if axis != "dp")
+
+
+def _of_first(value: Array, axes: tuple[str, ...]) -> Array:
+    """What all devices along ``axes`` hold the same, marked as such."""
+    return jax.lax.psum(jnp.where(jax.lax.axis_index(axes) == 0, value, 0), axes)

@@ -2,7 +2,7 @@
 
     canonical   layers in model order; vocabulary as it is         checkpoints, export, hashes
     stage       [ranks, chunks, layers, ...], the longest stage gives the size;
-                vocabulary padded to a multiple of the ranks        the training state, sharded over pp
+                vocabulary padded to a multiple of ranks x tp        the training state, sharded (sharding.py)
 
 Layers of padding are zero, get no gradient, and cost no compute. With two pipes the layers lie where pipe 0
 has them; the other pipe's copy exists only within a step (pipes.py).
@@ -13,23 +13,24 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpipe.pipeline.contract import Tree
+from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Tree
+from jaxpipe.pipeline.sharding import UNSHARDED, Sharding
 from jaxpipe.pipeline.vocabulary import padded_vocabulary
 from jaxpipe.schedules import Placement
-
-VOCABULARY_GROUPS = ("embedding", "head")
-"""Parameters whose first dimension is the vocabulary."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """``layers_per_stage[stage]`` consecutive layers lie on the rank and chunk that pipe 0 has for them."""
+    """``layers_per_stage[stage]`` consecutive layers lie on the rank and chunk that pipe 0 has for them.
+
+    sharding: how the devices of a rank, and the copies of the pipeline, share what lies there.
+    """
 
     placement: Placement
     layers_per_stage: tuple[int, ...]
     vocab_size: int
+    sharding: Sharding = UNSHARDED
 
     @property
     def num_layers(self) -> int:
@@ -46,7 +47,7 @@ class Layout:
 
     @property
     def padded_vocab_size(self) -> int:
-        return padded_vocabulary(self.vocab_size, self.placement.num_ranks)
+        return padded_vocabulary(self.vocab_size, self.placement.num_ranks * self.sharding.tp)
 
     def layers_of_chunk(self) -> np.ndarray:
         """How many layers each chunk has: int32 ``[ranks, pipes * chunks]``, one pipe after the other."""
@@ -105,25 +106,6 @@ def to_canonical_layout(params: Tree, layout: Layout) -> Tree:
         return leaf[rank, chunk, index]
 
     return _by_group(params, layers=gather, vocabulary=lambda leaf: leaf[: layout.vocab_size])
-
-
-def stage_specs(params: Tree) -> Tree:
-    """The partition of parameters in stage layout: layers and vocabulary over ``pp``, ``final`` on all."""
-    return {
-        group: jax.tree.map(
-            lambda _, group=group: PartitionSpec() if group == "final" else PartitionSpec("pp"), tree
-        )
-        for group, tree in params.items()
-    }
-
-
-def stage_shardings(params: Tree, mesh: Mesh) -> Tree:
-    """``stage_specs`` on a mesh."""
-    return jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec),
-        stage_specs(params),
-        is_leaf=lambda x: isinstance(x, PartitionSpec),
-    )
 
 
 def _in_model_order(layout: Layout) -> bool:

@@ -11,7 +11,7 @@ A loop, because XLA updates a loop's carry in place but copies what passes throu
 Buffers that a loop writes are its carry; what it only reads it closes over.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -20,7 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int32
 
 from jaxpipe.pipeline.contract import Tree
-from jaxpipe.pipeline.split_vjp import SplitLayer, weight_gradients
+from jaxpipe.pipeline.products import Shared
+from jaxpipe.pipeline.split_vjp import SharedKernels, SplitLayer, weight_gradients
 
 
 class Work(NamedTuple):
@@ -35,6 +36,10 @@ class Work(NamedTuple):
 class StageLoops(NamedTuple):
     """How the loops of one rank run: its layers' parameters are ``[pipes * chunks, layers, ...]``.
 
+    layer: of weights that are whole along the residual stream; kernels as ``dense`` takes them.
+    shared: how the devices of a rank share each group of kernels.
+    gather: from a layer's parameters as they lie to those that ``layer`` takes; it may communicate.
+    scatter: from the gradients of a layer's kernels to what is accumulated; it may communicate.
     context: ``microbatch -> (constants, extras)``, the arguments of a layer that are not differentiated.
     shape: batch, sequence, hidden of a layer's input.
     layers_of_chunk: int32 ``[pipes * chunks]``.
@@ -44,6 +49,9 @@ class StageLoops(NamedTuple):
     layer: Callable[..., Array]
     split: SplitLayer | None
     params: Tree
+    shared: Mapping[str, Shared | None]
+    gather: Callable[[Tree], Tree]
+    scatter: Callable[[Tree], Tree]
     context: Callable[[Array], tuple]
     shape: tuple[int, int, int]
     layers_of_chunk: Int32[Array, " chunks"]
@@ -62,10 +70,10 @@ def run_forward(
     def body(counters: tuple, carry: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
         x, residuals = carry
         layer, tied_work = tied(counters, (counters[-1], work))
-        params = tied(counters, _read(loops.params, tied_work.chunk, layer))
+        params = _read_params(loops, counters, tied_work.chunk, layer)
         context = loops.context(tied_work.microbatch)
         if loops.split is None:
-            return loops.layer(params, x, *context), residuals
+            return loops.layer(_with_shares(loops, params), x, *context), residuals
         y, new = loops.split.forward(params, x, context)
         return y, _write(residuals, new, tied_work.residual_slot, layer)
 
@@ -100,7 +108,8 @@ def run_weight(
     def body(counters: tuple, kernel_gradients: Tree) -> Tree:
         layer, tied_work = tied(counters, (counters[-1], work))
         inputs = tied(counters, _read(weight_inputs, tied_work.weight_slot, layer))
-        return _add(kernel_gradients, weight_gradients(inputs), tied_work.chunk, layer)
+        new = _kernel_gradients(loops, inputs)
+        return _add(kernel_gradients, new, tied_work.chunk, layer)
 
     return _loop(loops, acts, work, body, kernel_gradients)
 
@@ -118,7 +127,7 @@ def run_backward_weight(
     def body(counters: tuple, carry: tuple[Array, Tree]) -> tuple[Array, Tree]:
         dy, gradients = carry
         layer, tied_work, dx, d_small, inputs = _backward_of_layer(loops, counters, work, dy, residuals)
-        new = {"kernels": weight_gradients(inputs), "small": d_small}
+        new = {"kernels": _kernel_gradients(loops, inputs), "small": d_small}
         return dx, _add(gradients, new, tied_work.chunk, layer)
 
     return _loop(loops, acts, work, body, (dy, gradients))
@@ -130,10 +139,26 @@ def _backward_of_layer(
     assert loops.split is not None
     last = loops.layers_of_chunk[work.chunk] - 1 if loops.num_layers is None else loops.num_layers - 1
     layer, work = tied(counters, (last - counters[-1], work))
-    params = tied(counters, _read(loops.params, work.chunk, layer))
+    params = _read_params(loops, counters, work.chunk, layer)
     saved = tied(counters, _read(residuals, work.residual_slot, layer))
     dx, d_small, weight_inputs = loops.split.backward(params, saved, dy, loops.context(work.microbatch))
     return layer, work, dx, d_small, weight_inputs
+
+
+def _read_params(loops: StageLoops, counters: tuple, chunk: Array, layer: Array) -> Tree:
+    """The parameters of a layer, gathered where devices hold shards of them: they live for one body."""
+    return loops.gather(tied(counters, _read(loops.params, chunk, layer)))
+
+
+def _with_shares(loops: StageLoops, params: Tree) -> Tree:
+    kernels = {
+        group: SharedKernels(kernel, loops.shared[group]) for group, kernel in params["kernels"].items()
+    }
+    return params | {"kernels": kernels}
+
+
+def _kernel_gradients(loops: StageLoops, inputs: Tree) -> Tree:
+    return loops.scatter(weight_gradients(inputs, loops.shared))
 
 
 def _loop(loops: StageLoops, acts: Array, work: Work, body: Callable, carry: Tree) -> Tree:

@@ -32,8 +32,7 @@ from jaxtyping import Array, Float
 
 from jaxpipe.pipeline.contract import Tree
 from jaxpipe.pipeline.manual_axes import zeros_like_struct
-
-# einsum letters: i features in, o features out; "..." batch and sequence
+from jaxpipe.pipeline.products import Shared, multiply, multiply_back, multiply_weights
 
 Remat = Literal["none", "selective", "full"]
 
@@ -50,15 +49,24 @@ _POLICIES: dict[Remat, Callable[..., bool]] = {
 
 
 def dense(
-    x: Float[Array, "*batch i"], kernels: "Mapping[str, Float[Array, 'i o']] | Tapped | _Probe"
+    x: Float[Array, "*batch i"],
+    kernels: "Mapping[str, Float[Array, 'i o']] | SharedKernels | Tapped | _Probe",
 ) -> dict[str, Float[Array, "*batch o"]]:
     """``{name: x @ kernel}`` for kernels that share their input: all products with weights go here."""
-    ys = _multiply(x, kernels) if isinstance(kernels, Mapping) else kernels.multiply(x)
+    ys = multiply(x, kernels, None) if isinstance(kernels, Mapping) else kernels.multiply(x)
     return {name: checkpoint_name(y, _DENSE_OUTPUT) for name, y in ys.items()}
 
 
-def _multiply(x: Array, kernels: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: jnp.einsum("...i,io->...o", x, kernel) for name, kernel in kernels.items()}
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["kernels"], meta_fields=["shared"])
+@dataclass(frozen=True)
+class SharedKernels:
+    """A group of kernels, and how the devices of a rank share it; where no backward follows."""
+
+    kernels: Mapping[str, Array]
+    shared: Shared | None
+
+    def multiply(self, x: Array) -> dict[str, Array]:
+        return multiply(x, self.kernels, self.shared)
 
 
 class WeightInputs(NamedTuple):
@@ -68,13 +76,16 @@ class WeightInputs(NamedTuple):
     dys: Mapping[str, Array]
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=["kernels", "dummies"], meta_fields=[])
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["kernels", "dummies"], meta_fields=["shared"]
+)
 @dataclass(frozen=True)
 class Tapped:
     """A group of kernels with dummies whose cotangents are the x and the dys of this group."""
 
     kernels: Mapping[str, Array]
     dummies: WeightInputs
+    shared: Shared | None
 
     def multiply(self, x: Array) -> dict[str, Array]:
         return _tapped_multiply(x, self)
@@ -82,30 +93,29 @@ class Tapped:
 
 @jax.custom_vjp
 def _tapped_multiply(x: Array, tapped: Tapped) -> dict[str, Array]:
-    return _multiply(x, tapped.kernels)
+    return multiply(x, tapped.kernels, tapped.shared)
 
 
-def _tapped_multiply_forward(x: Array, tapped: Tapped) -> tuple[dict[str, Array], tuple[Array, Mapping]]:
-    return _multiply(x, tapped.kernels), (x, tapped.kernels)
+def _tapped_multiply_forward(x: Array, tapped: Tapped) -> tuple[dict[str, Array], tuple]:
+    return multiply(x, tapped.kernels, tapped.shared), (x, SharedKernels(tapped.kernels, tapped.shared))
 
 
-def _tapped_multiply_backward(saved: tuple[Array, Mapping], dys: dict[str, Array]) -> tuple[Array, Tapped]:
-    x, kernels = saved
-    dxs = [jnp.einsum("...o,io->...i", dys[name], kernel) for name, kernel in kernels.items()]
-    unused = jax.tree.map(jnp.zeros_like, kernels)
-    return functools.reduce(jnp.add, dxs), Tapped(unused, WeightInputs(x, dys))
+def _tapped_multiply_backward(saved: tuple, dys: dict[str, Array]) -> tuple[Array, Tapped]:
+    x, group = saved
+    unused = jax.tree.map(jnp.zeros_like, group.kernels)
+    dx = multiply_back(dys, group.kernels, group.shared)
+    return dx, Tapped(unused, WeightInputs(x, dys), group.shared)
 
 
 _tapped_multiply.defvjp(_tapped_multiply_forward, _tapped_multiply_backward)
 
 
-def weight_gradients(inputs: Mapping[str, WeightInputs]) -> dict[str, dict[str, Float[Array, "i o"]]]:
+def weight_gradients(
+    inputs: Mapping[str, WeightInputs], shared: Mapping[str, Shared | None] | None = None
+) -> dict[str, dict[str, Float[Array, "i o"]]]:
     """The gradient of every kernel of a layer, in fp32: the action W."""
     return {
-        group: {
-            name: jnp.einsum("...i,...o->io", x, dy, preferred_element_type=jnp.float32)
-            for name, dy in dys.items()
-        }
+        group: multiply_weights(x, dys, shared[group] if shared else None)
         for group, (x, dys) in inputs.items()
     }
 
@@ -143,17 +153,28 @@ class SplitLayer:
 
 
 def split_layer(
-    layer: Callable[..., Array], params: Tree, x: Array, *, context: tuple, remat: Remat
+    layer: Callable[..., Array],
+    params: Tree,
+    x: Array,
+    *,
+    context: tuple,
+    remat: Remat,
+    shared: Mapping[str, Shared | None] | None = None,
 ) -> SplitLayer:
     """Split ``layer(params, x, *context) -> y``; the other arguments serve for their shapes only.
 
     Call it where the loops will run (inside ``shard_map``, if they do): shapes know over which mesh
     axes they vary.
+
+    shared: how the devices of a rank share each group of kernels.
     """
-    weight_inputs = _weight_input_shapes(layer, params, x, context)
+    shared = shared or dict.fromkeys(params["kernels"])
+    weight_inputs = _weight_input_shapes(layer, params, x, context, shared)
 
     def tapped_layer(x: Array, dummies: dict[str, WeightInputs], params: Tree, context: tuple) -> Array:
-        kernels = {group: Tapped(params["kernels"][group], dummies[group]) for group in dummies}
+        kernels = {
+            group: Tapped(params["kernels"][group], dummies[group], shared[group]) for group in dummies
+        }
         return layer({"kernels": kernels, "small": params["small"]}, x, *context)
 
     function = jax.checkpoint(tapped_layer, policy=_POLICIES[remat])
@@ -214,11 +235,12 @@ class _Probe:
     """A group of kernels that writes down the shapes that ``dense`` meets."""
 
     kernels: Mapping[str, Array]
+    shared: Shared | None
     group: str
     shapes: dict[str, WeightInputs]
 
     def multiply(self, x: Array) -> dict[str, Array]:
-        ys = _multiply(x, self.kernels)
+        ys = multiply(x, self.kernels, self.shared)
         assert self.group not in self.shapes, (
             f"a layer may call dense only once on the kernels {self.group!r}"
         )
@@ -227,12 +249,19 @@ class _Probe:
 
 
 def _weight_input_shapes(
-    layer: Callable[..., Array], params: Tree, x: Array, context: tuple
+    layer: Callable[..., Array],
+    params: Tree,
+    x: Array,
+    context: tuple,
+    shared: Mapping[str, Shared | None],
 ) -> dict[str, WeightInputs]:
     shapes: dict[str, WeightInputs] = {}
 
     def probe(params: Tree, x: Array, context: tuple) -> Array:
-        kernels = {group: _Probe(kernels, group, shapes) for group, kernels in params["kernels"].items()}
+        kernels = {
+            group: _Probe(kernels, shared[group], group, shapes)
+            for group, kernels in params["kernels"].items()
+        }
         return layer({"kernels": kernels, "small": params["small"]}, x, *context)
 
     jax.eval_shape(probe, params, x, context)

@@ -1,28 +1,31 @@
 """Both ends of the pipe, split over the vocabulary so that all ranks share their work.
 
-The embedding and the head are ``[vocabulary, hidden]``, padded to a multiple of the number of ranks; rank r
-holds rows ``r n .. (r+1) n - 1``. Padding gets no probability, no gradient, and no token names it.
+The embedding and the head are ``[vocabulary, hidden]``, padded to a multiple of the number of shards: of
+ranks, times ``tp``. Shard r holds rows ``r n .. (r+1) n - 1``. Padding gets no probability, no gradient, and
+no token names it.
 
-    lookup         every rank looks up the tokens whose rows it holds; the sum is the embedding
-    cross_entropy  every rank computes its slice of the logits, the loss, and both gradients
-    add_rows       every rank adds the gradients of the rows it holds
+    lookup         every shard looks up the tokens whose rows it holds; the sum is the embedding
+    cross_entropy  every shard computes its slice of the logits, the loss, and both gradients
+    add_rows       every shard adds the gradients of the rows it holds
 
 The logits exist only as [tokens, vocabulary / ranks], and the gradient is written out rather than left to
 autodiff: with p = softmax(logits) it is ``(p - onehot(label)) scale``, so one pass gives loss and gradient
 and three collectives serve both (Yeung et al. 2024, "Balancing Pipeline Parallelism with Vocabulary
 Parallelism", section 4, reach the same place from the other side).
 
-``axis`` is a mesh axis, or None without one. Everything is fp32 but the products' inputs.
+``axis`` is the mesh axis, or axes, of the shards; None without one. All is fp32 but the products' inputs.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
-# einsum letters: t tokens, d hidden, n rows of the vocabulary on this rank
+# einsum letters: t tokens, d hidden, n rows of the vocabulary of this shard
+
+Axis = str | tuple[str, ...] | None
 
 _NO_LOGIT = -1e30
-"""The logit of padding: exp of it is 0, also on a rank that holds nothing else, where -inf would give NaN."""
+"""The logit of padding: exp of it is 0, also on a shard that holds nothing else, where -inf gives NaN."""
 
 
 def padded_vocabulary(vocab_size: int, num_shards: int) -> int:
@@ -30,20 +33,17 @@ def padded_vocabulary(vocab_size: int, num_shards: int) -> int:
     return -(-vocab_size // num_shards) * num_shards
 
 
-def lookup(
-    table: Float[Array, "n d"], tokens: Int32[Array, " t"], *, axis: str | None
-) -> Float[Array, "t d"]:
-    """The embeddings of ``tokens``, the same on all ranks."""
+def lookup(table: Float[Array, "n d"], tokens: Int32[Array, " t"], *, axis: Axis) -> Float[Array, "t d"]:
+    """The embeddings of ``tokens`` whose rows this shard holds, of others 0; to be added up over ``axis``."""
     rows = tokens - _first_row(table, axis)
     mine = (rows >= 0) & (rows < table.shape[0])
-    found = jnp.where(mine[:, None], table[jnp.clip(rows, 0, table.shape[0] - 1)], 0)
-    return found if axis is None else jax.lax.psum(found, axis)
+    return jnp.where(mine[:, None], table[jnp.clip(rows, 0, table.shape[0] - 1)], 0)
 
 
 def add_rows(
-    table: Float[Array, "n d"], tokens: Int32[Array, " t"], values: Float[Array, "t d"], *, axis: str | None
+    table: Float[Array, "n d"], tokens: Int32[Array, " t"], values: Float[Array, "t d"], *, axis: Axis
 ) -> Float[Array, "n d"]:
-    """``table`` with the value of each token added to its row, if this rank holds it."""
+    """``table`` with the value of each token added to its row, if this shard holds it."""
     rows = tokens - _first_row(table, axis)
     rows = jnp.where(rows < 0, table.shape[0], rows)  # a negative row would count from the end
     return table.at[rows].add(values.astype(table.dtype), mode="drop")
@@ -56,12 +56,12 @@ def cross_entropy(
     *,
     vocab_size: int,
     scale: Float[Array, ""],
-    axis: str | None,
+    axis: Axis,
 ) -> tuple[Float[Array, ""], Float[Array, "t d"], Float[Array, "n d"]]:
     """The summed loss over valid tokens (label >= 0), and ``scale`` times its gradients.
 
-    ``hidden`` must be the same on all ranks. Returns the loss, d loss / d hidden (summed over ranks) and
-    d loss / d head (of this rank's rows).
+    ``hidden`` must be the same on all shards. Returns the loss, d loss / d hidden (summed over the shards)
+    and d loss / d head (of this shard's rows).
     """
     loss, logits, log_normaliser, is_label = _loss(head, hidden, labels, vocab_size, axis)
     probability = jnp.exp(logits - log_normaliser[:, None])
@@ -78,16 +78,16 @@ def cross_entropy_loss(
     labels: Int32[Array, " t"],
     *,
     vocab_size: int,
-    axis: str | None,
+    axis: Axis,
 ) -> Float[Array, ""]:
     """The summed loss over valid tokens alone, for evaluation."""
     return _loss(head, hidden, labels, vocab_size, axis)[0]
 
 
 def _loss(
-    head: Array, hidden: Array, labels: Array, vocab_size: int, axis: str | None
+    head: Array, hidden: Array, labels: Array, vocab_size: int, axis: Axis
 ) -> tuple[Float[Array, ""], Float[Array, "t n"], Float[Array, " t"], Array]:
-    """The summed loss, this rank's logits, each token's log normaliser, and which logit is its label's."""
+    """The summed loss, this shard's logits, each token's log normaliser, and which logit is its label's."""
     valid = labels >= 0
     rows = jnp.where(valid, labels, 0) - _first_row(head, axis)
     is_label = rows[:, None] == jnp.arange(head.shape[0])[None]
@@ -96,19 +96,17 @@ def _loss(
     return jnp.sum(jnp.where(valid, log_normaliser - label_logit, 0.0)), logits, log_normaliser, is_label
 
 
-def _first_row(table: Array, axis: str | None) -> Int32[Array, ""] | int:
+def _first_row(table: Array, axis: Axis) -> Int32[Array, ""] | int:
     return 0 if axis is None else jax.lax.axis_index(axis) * table.shape[0]
 
 
-def _logits(head: Array, hidden: Array, vocab_size: int, axis: str | None) -> Float[Array, "t n"]:
+def _logits(head: Array, hidden: Array, vocab_size: int, axis: Axis) -> Float[Array, "t n"]:
     logits = jnp.einsum("td,nd->tn", hidden, head, preferred_element_type=jnp.float32)
     exists = _first_row(head, axis) + jnp.arange(head.shape[0]) < vocab_size
     return jnp.where(exists[None], logits, _NO_LOGIT)
 
 
-def _normalise(
-    logits: Array, is_label: Array, axis: str | None
-) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
+def _normalise(logits: Array, is_label: Array, axis: Axis) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
     """log sum exp over the whole vocabulary, and the label's logit, of each token."""
     maximum = jnp.max(logits, axis=1)
     total = jnp.sum(jnp.exp(logits - maximum[:, None]), axis=1)

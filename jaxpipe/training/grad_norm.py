@@ -1,12 +1,13 @@
 """The global norm of gradients in stage layout, to the bit the same wherever a layer lies.
 
 A sum of floats depends on the order of its terms, and in stage layout that order depends on chunks and
-placement. So the sum of squares of each leaf of each layer is formed alone, by the device that holds it, and
+placement. So the sum of squares of each leaf of each layer is formed alone, by the devices that hold it, and
 these sums are then added in model order:
 
-    layer 0: leaf 0, leaf 1, ...    layer 1: ...    vocabulary: rank 0's rows, rank 1's, ...    final
+    layer 0: leaf 0, leaf 1, ...    layer 1: ...    vocabulary: shard 0's rows, shard 1's, ...    final
 
-Only this vector of a few hundred scalars travels. Padding has no place in it.
+Only this vector of a few hundred scalars travels. Padding has no place in it. What several devices hold
+together (tp, ZeRO) is added over them, what they hold alike is counted once.
 """
 
 from collections.abc import Callable
@@ -17,35 +18,45 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from jaxpipe.pipeline.contract import Tree
-from jaxpipe.pipeline.layout import VOCABULARY_GROUPS, Layout, stage_specs
-from jaxpipe.pipeline.manual_axes import varying
+from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Tree
+from jaxpipe.pipeline.layout import Layout
+from jaxpipe.pipeline.manual_axes import varying, varying_axes
+from jaxpipe.pipeline.sharding import stage_specs
 
 
 def make_global_norm(layout: Layout, mesh: Mesh) -> Callable[[Tree], Float[Array, ""]]:
     """The norm over all gradients, in fp32, of trees in the stage layout that ``layout`` says."""
     places = _places(layout)
+    num_devices = layout.placement.num_ranks * layout.sharding.tp
 
     def local(gradients: Tree) -> Float[Array, ""]:
         rank = jax.lax.axis_index("pp")
+        shard = jax.lax.axis_index(("pp", "tp")) if layout.sharding.tp > 1 else rank
         # what is fused with the sums must not depend on the program around them
         gradients = jax.lax.optimization_barrier(gradients)
-        layers = jnp.stack([_of_each_layer(leaf[0]) for leaf in jax.tree.leaves(gradients["layers"])], axis=1)
-        rows = jnp.stack(
-            [_sum_of_squares(gradients[name]) for name in VOCABULARY_GROUPS if name in gradients]
-        )
+        leaves = jax.tree.leaves(gradients["layers"])
+        layers = jnp.stack([_over_shards(_of_each_layer(leaf[0]), keep=("pp",)) for leaf in leaves], axis=1)
+        rows = [
+            _over_shards(_sum_of_squares(gradients[name]), keep=("pp", "tp"))
+            for name in VOCABULARY_GROUPS
+            if name in gradients
+        ]
         final = sum(map(_sum_of_squares, jax.tree.leaves(gradients["final"])), jnp.zeros(()))
         own = [
-            _scatter(layers, jnp.asarray(places)[rank], layout.num_layers),
-            _scatter(rows[None], rank[None], layout.placement.num_ranks),
-            jnp.where(rank == 0, final, 0)[None],
+            _once(_scatter(layers, jnp.asarray(places)[rank], layout.num_layers)),
+            _scatter(jnp.stack(rows)[None], shard[None], num_devices),
+            _once(jnp.where(rank == 0, final, 0)[None]),
         ]
         # each place has one term that is not 0, so this sum has no order
-        all_sums = jax.lax.psum(jnp.concatenate([part.reshape(-1) for part in own]), "pp")
+        all_sums = jax.lax.psum(_joined(own), "pp" if layout.sharding.tp == 1 else ("pp", "tp"))
         return jnp.sqrt(jnp.sum(jax.lax.optimization_barrier(all_sums)))
 
+    def _once(values: Array) -> Array:
+        """What the devices of a rank hold alike, on the first of them."""
+        return values if layout.sharding.tp == 1 else jnp.where(jax.lax.axis_index("tp") == 0, values, 0)
+
     def global_norm(gradients: Tree) -> Float[Array, ""]:
-        specs = stage_specs(gradients)
+        specs = stage_specs(gradients, layout.sharding)
         return jax.shard_map(local, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec())(gradients)
 
     return global_norm
@@ -59,6 +70,12 @@ def _places(layout: Layout) -> Int[np.ndarray, "ranks chunks*layers"]:
     return places.reshape(placement.num_ranks, -1)
 
 
+def _over_shards(sums: Float[Array, "..."], *, keep: tuple[str, ...]) -> Float[Array, "..."]:
+    """Added up over the mesh axes along which they differ, but for those to ``keep``."""
+    axes = tuple(axis for axis in ("dp", "tp") if axis in varying_axes(sums) and axis not in keep)
+    return jax.lax.psum(sums, axes) if axes else sums
+
+
 def _of_each_layer(leaf: Float[Array, "chunks layers *rest"]) -> Float[Array, " chunks*layers"]:
     """The sum of squares of each layer, one after the other: all are then formed alike."""
     return jax.lax.map(_sum_of_squares, leaf.reshape(-1, *leaf.shape[2:]))
@@ -70,4 +87,10 @@ def _sum_of_squares(array: Array) -> Float[Array, ""]:
 
 def _scatter(values: Float[Array, "n k"], places: Int[Array, " n"], size: int) -> Float[Array, "size k"]:
     """``values`` at their places among ``size``, 0 elsewhere."""
-    return varying(jnp.zeros((size, values.shape[1])), ("pp",)).at[places].set(values, mode="drop")
+    axes = tuple(varying_axes(values) | varying_axes(places))
+    return varying(jnp.zeros((size, values.shape[1])), axes).at[places].set(values, mode="drop")
+
+
+def _joined(parts: list[Array]) -> Float[Array, " places"]:
+    axes = tuple(frozenset().union(*map(varying_axes, parts)))
+    return jnp.concatenate([varying(part.reshape(-1), axes) for part in parts])

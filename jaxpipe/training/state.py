@@ -14,7 +14,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxpipe.pipeline.contract import Tree
-from jaxpipe.pipeline.layout import Layout, stage_specs, to_canonical_layout, to_stage_layout
+from jaxpipe.pipeline.layout import Layout, to_canonical_layout, to_stage_layout
+from jaxpipe.pipeline.sharding import Sharding, stage_specs
 from jaxpipe.training.optimizer import AdamW, init_moments
 
 
@@ -37,13 +38,13 @@ def init_state(init_params: Callable[[], Tree], settings: AdamW, *, layout: Layo
         params = to_stage_layout(canonical, layout)
         return TrainState(params, init_moments(settings, params))
 
-    shardings = state_shardings(jax.eval_shape(place, canonical), mesh)
+    shardings = state_shardings(jax.eval_shape(place, canonical), mesh, layout.sharding)
     return jax.jit(place, out_shardings=shardings)(canonical)
 
 
-def state_shardings(state: TrainState, mesh: Mesh) -> TrainState:
+def state_shardings(state: TrainState, mesh: Mesh, sharding: Sharding) -> TrainState:
     """Where each leaf of a state in stage layout lies."""
-    specs = stage_specs(state.params)
+    specs = stage_specs(state.params, sharding)
     moments = optax.ScaleByAdamState(count=PartitionSpec(), mu=specs, nu=specs)
     return _on_mesh(TrainState(specs, moments), mesh)
 
@@ -66,7 +67,7 @@ def from_canonical(canonical: Tree, *, layout: Layout, mesh: Mesh) -> TrainState
         params, mu, nu = (to_stage_layout(canonical[name], layout) for name in ("params", "mu", "nu"))
         return TrainState(params, optax.ScaleByAdamState(canonical["count"], mu, nu))
 
-    shardings = state_shardings(jax.eval_shape(convert, canonical), mesh)
+    shardings = state_shardings(jax.eval_shape(convert, canonical), mesh, layout.sharding)
     return jax.jit(convert, out_shardings=shardings)(canonical)
 
 
@@ -104,13 +105,19 @@ def _name(path: tuple) -> str:
 
 
 def _canonical_shardings(canonical: Tree, mesh: Mesh) -> Tree:
-    """Each leaf over ``pp`` along its first dimension that divides, so that no device holds it all."""
+    """Each axis of the mesh along a leaf's first free dimension that divides: no device holds it all."""
 
     def spec(leaf: Array) -> PartitionSpec:
-        for axis, size in enumerate(leaf.shape):
-            if size % mesh.shape["pp"] == 0:
-                return PartitionSpec(*[None] * axis, "pp")
-        return PartitionSpec()
+        axes: list[str | None] = [None] * len(leaf.shape)
+        for axis in ("pp", "tp", "dp"):
+            free = (
+                place
+                for place, size in enumerate(leaf.shape)
+                if axes[place] is None and size % mesh.shape.get(axis, 1) == 0
+            )
+            if mesh.shape.get(axis, 1) > 1 and (place := next(free, None)) is not None:
+                axes[place] = axis
+        return PartitionSpec(*axes)
 
     return _on_mesh(jax.tree.map(spec, canonical), mesh)
 

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int32
 
 from jaxpipe.pipeline.contract import Batch, LossAndGradients, Tree
+from jaxpipe.pipeline.sharding import Sharding
 from jaxpipe.training.optimizer import AdamW, apply_gradients
 from jaxpipe.training.state import TrainState, state_shardings
 
@@ -52,6 +53,7 @@ def compile_step(
     *,
     constants: Tree,
     mesh: Mesh,
+    sharding: Sharding,
     options: Mapping[str, Any] | None = None,
 ) -> jax.stages.Compiled:
     """The compiled step; it takes over the memory of the state that it is given.
@@ -59,7 +61,7 @@ def compile_step(
     options: XLA's, if not the usual ones.
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
-    shardings = state_shardings(state, mesh)
+    shardings = state_shardings(state, mesh, sharding)
     jitted = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, everywhere))
     return jitted.lower(state, batch, constants).compile(dict(options) if options else None)
 

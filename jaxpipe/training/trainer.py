@@ -157,7 +157,14 @@ def _compile(config: Config, prepared: _Prepared, state: TrainState) -> tuple[ja
     )
     batch = _batch_shapes(config, mesh)
     began = time.perf_counter()
-    compiled = compile_step(train_step, state, batch, constants=prepared.constants, mesh=mesh)
+    compiled = compile_step(
+        train_step,
+        state,
+        batch,
+        constants=prepared.constants,
+        mesh=mesh,
+        sharding=plan.program.layout.sharding,
+    )
     return compiled, time.perf_counter() - began
 
 

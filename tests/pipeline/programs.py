@@ -16,6 +16,7 @@ from jaxpipe.pipeline import (
     LossAndGradients,
     Program,
     Settings,
+    Sharding,
     StageContract,
     Tree,
     balanced_layers,
@@ -24,6 +25,7 @@ from jaxpipe.pipeline import (
     to_canonical_layout,
     to_stage_layout,
 )
+from jaxpipe.pipeline.sharding import UNSHARDED
 
 
 def _quick_options() -> dict[str, Any]:
@@ -77,9 +79,11 @@ class Evaluation:
         return jax.tree.map(np.asarray, self.compiled(staged, batch, self.constants))
 
 
-def make_mesh(*, dp: int, pp: int) -> Mesh:
+def make_mesh(*, dp: int, pp: int, tp: int = 1) -> Mesh:
+    """Without the axis ``tp`` where it has one device: the executor takes both."""
+    shape, names = ((dp, pp), ("dp", "pp")) if tp == 1 else ((dp, pp, tp), ("dp", "pp", "tp"))
     return jax.make_mesh(
-        (dp, pp), ("dp", "pp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[: dp * pp]
+        shape, names, axis_types=(AxisType.Auto,) * len(shape), devices=jax.devices()[: dp * pp * tp]
     )
 
 
@@ -90,13 +94,15 @@ def make_program(
     *,
     layers_per_stage: tuple[int, ...] | None = None,
     dp: int = 1,
+    sharding: Sharding = UNSHARDED,
     settings: Settings = Settings(fill=float("nan")),  # noqa: B008 (immutable)
 ) -> Program:
     """A program for canonical ``params``; buffers hold NaN until they are written, unless told otherwise."""
     placement, num_layers = table.placement, jax.tree.leaves(params["layers"])[0].shape[0]
     layers_per_stage = layers_per_stage or balanced_layers(num_layers, placement.num_stages)
-    layout = Layout(placement, layers_per_stage, vocab_size=params["embedding"].shape[0])
-    return Program(contract, table, layout, make_mesh(dp=dp, pp=placement.num_ranks), settings)
+    layout = Layout(placement, layers_per_stage, params["embedding"].shape[0], sharding)
+    mesh = make_mesh(dp=dp, pp=placement.num_ranks, tp=sharding.tp)
+    return Program(contract, table, layout, mesh, settings)
 
 
 def compile_step(

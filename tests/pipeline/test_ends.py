@@ -12,6 +12,7 @@ from programs import make_mesh
 
 from jaxpipe.lowering.table import NONE
 from jaxpipe.pipeline.buffers import Buffers, end_sums
+from jaxpipe.pipeline.end_axes import EndAxes
 from jaxpipe.pipeline.ends import Ends, run_head, run_unembed
 from jaxpipe.pipeline.manual_axes import varying
 
@@ -31,9 +32,10 @@ def on_every_rank(run: Callable[[Ends, Buffers], Buffers], garbage: float) -> tu
             final=mlp.CONTRACT.final,
             weights=weights,
             batch=varying(batch, ("pp",)),
+            shares=1,
             scale=jnp.float32(1.0),
             vocab_size=VOCAB_SIZE,
-            axis="pp",
+            axes=EndAxes(ranks="pp", vocabulary=("pp",)),
             chunk_tokens=4,
         )
         is_mine = jax.lax.axis_index("pp") == RANK

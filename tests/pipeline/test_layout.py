@@ -10,7 +10,7 @@ import pytest
 from programs import assert_same_bits, make_mesh
 
 from jaxpipe.pipeline import Layout, balanced_layers, to_canonical_layout, to_stage_layout
-from jaxpipe.pipeline.layout import stage_shardings
+from jaxpipe.pipeline.sharding import UNSHARDED, stage_shardings
 from jaxpipe.schedules import Placement, looped, v_shaped
 
 PLACEMENTS = [
@@ -101,7 +101,7 @@ def test_each_layer_lies_with_its_stage_and_the_rest_is_zero(
 def test_layers_and_vocabulary_are_sharded_over_the_ranks() -> None:
     layout = make_layout(looped(4), (2, 1, 1, 1))
     staged = to_stage_layout(mlp.make_params(5), layout)
-    placed = jax.device_put(staged, stage_shardings(staged, make_mesh(dp=2, pp=4)))
+    placed = jax.device_put(staged, stage_shardings(staged, make_mesh(dp=2, pp=4), UNSHARDED))
     for path, leaf in jax.tree.leaves_with_path(placed):
         name = jax.tree_util.keystr(path)
         own = leaf.addressable_shards[0].data

@@ -49,6 +49,7 @@ def sharded_ends(num_shards: int) -> Callable[..., Ends]:
         )
         loss_alone = cross_entropy_loss(head, hidden, labels, vocab_size=VOCAB_SIZE, axis=axis)
         looked_up = lookup(head, tokens, axis=axis)
+        looked_up = looked_up if axis is None else jax.lax.psum(looked_up, axis)
         d_table = add_rows(jnp.zeros_like(head), tokens, hidden, axis=axis)
         if axis is not None:  # equal on all ranks; the mean says so to shard_map
             loss, loss_alone = (jax.lax.pmean(value, axis) for value in (loss, loss_alone))

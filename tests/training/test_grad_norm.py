@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from jaxpipe.pipeline import Layout, Tree, to_stage_layout
-from jaxpipe.pipeline.layout import stage_shardings
+from jaxpipe.pipeline.sharding import stage_shardings
 from jaxpipe.schedules import looped, mirrored, v_shaped
 from jaxpipe.training.grad_norm import make_global_norm
 
@@ -53,7 +53,7 @@ LAYOUTS = [
 
 def norm_in(layout: Layout, gradients: Tree, *, dp: int = 1) -> np.ndarray:
     staged = to_stage_layout(gradients, layout)
-    staged = jax.device_put(staged, stage_shardings(staged, make_mesh(dp)))
+    staged = jax.device_put(staged, stage_shardings(staged, make_mesh(dp), layout.sharding))
     return np.asarray(compiled_norm(layout, dp)(staged))
 
 
