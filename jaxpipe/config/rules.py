@@ -4,6 +4,7 @@ Each rule names the keys it reads and gets their values; where one of them is fa
 waits, so that every fault is told once and no rule computes with nonsense.
 """
 
+import math
 import os
 import stat
 import tempfile
@@ -157,9 +158,44 @@ def _devices(dp: int, pp: int, tp: int) -> Iterator[str]:
         )
 
 
-def _tensor_parallelism(tp: int) -> Iterator[str]:
-    if tp > 1:
-        yield f"mesh.tp={tp} must be 1: tensor parallelism is not built yet; use mesh.pp and mesh.dp"
+def _tensor_parallelism(
+    tp: int, num_heads: int, num_kv_heads: int | None, intermediate_size: int
+) -> Iterator[str]:
+    shared = {
+        "model.num_attention_heads": num_heads,
+        "model.num_key_value_heads": num_kv_heads,
+        "model.intermediate_size": intermediate_size,
+    }
+    for key, size in shared.items():
+        if size is not None and size % tp:
+            common = math.gcd(*(size for size in shared.values() if size is not None))
+            fitting = [count for count in range(1, min(common, 64) + 1) if common % count == 0]
+            yield (
+                f"{key}={size} must be a multiple of mesh.tp={tp}, since a device has whole heads and "
+                f"as many features as the others; mesh.tp may be {_either(fitting)}"
+            )
+
+
+def _sequence_parallel(sequence_parallel: bool, tp: int, sequence_length: int) -> Iterator[str]:
+    if sequence_parallel and tp == 1:
+        yield "mesh.sequence_parallel splits the sequence over mesh.tp=1, which changes nothing; leave it out"
+    elif sequence_parallel and sequence_length % tp:
+        yield (
+            f"data.sequence_length={sequence_length} must be a multiple of mesh.tp={tp} with "
+            f"mesh.sequence_parallel; use {_either(_multiples(sequence_length, tp))}"
+        )
+
+
+def _zero(zero: int, dp: int, hidden_size: int) -> Iterator[str]:
+    if zero and hidden_size % dp:
+        yield (
+            f"model.hidden_size={hidden_size} must be a multiple of mesh.dp={dp} with mesh.zero={zero}, which "
+            f"splits it; use mesh.zero=0, or mesh.dp={_either([_divisor_below(hidden_size, dp)])}"
+        )
+
+
+def _divisor_below(size: int, limit: int) -> int:
+    return next(count for count in range(limit, 0, -1) if size % count == 0)
 
 
 def _schedule(*choice: Any) -> Iterator[str]:
@@ -247,7 +283,12 @@ _RULES = (
     _Rule(("data.path",), _files),
     _Rule(("data.validation_fraction", "train.eval_every"), _validation),
     _Rule(("mesh.dp", "mesh.pp", "mesh.tp"), _devices),
-    _Rule(("mesh.tp",), _tensor_parallelism),
+    _Rule(
+        ("mesh.tp", "model.num_attention_heads", "model.num_key_value_heads", "model.intermediate_size"),
+        _tensor_parallelism,
+    ),
+    _Rule(("mesh.sequence_parallel", "mesh.tp", "data.sequence_length"), _sequence_parallel),
+    _Rule(("mesh.zero", "mesh.dp", "model.hidden_size"), _zero),
     _Rule(_CHOICE, _schedule),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),

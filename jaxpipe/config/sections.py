@@ -33,7 +33,11 @@ class MeshConfig:
     pp: int = 4
     """Pipeline parallelism: ranks that hold consecutive layers."""
     tp: int = 1
-    """Tensor parallelism; only 1 for now."""
+    """Tensor parallelism: devices that share a rank; divides heads, kv heads and intermediate_size."""
+    sequence_parallel: bool = False
+    """Between the kernels, split activations and messages over tp along the sequence."""
+    zero: Literal[0, 1, 2, 3] = 0
+    """ZeRO over dp: 1 shards optimizer state and master weights, 2 gradients too, 3 weights too."""
 
 
 @dataclass(frozen=True, kw_only=True)

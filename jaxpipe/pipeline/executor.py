@@ -73,7 +73,7 @@ def buffer_shapes(program: Program, params: Tree, batch: Batch, constants: Tree)
         buffers = _prepare(program, params, batch, constants, jnp.ones(()))[2]
         return jax.tree.map(lambda leaf: leaf[None], buffers)
 
-    run = _over_mesh(program, local, lambda params: PartitionSpec(program.mesh.axis_names))
+    run = _over_mesh(program, local, lambda params: PartitionSpec(_axes(program)))
     shapes = jax.eval_shape(run, params, batch, constants)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shapes)
 
@@ -136,7 +136,7 @@ def _prepare(
     program: Program, params: Tree, batch: Batch, constants: Tree, scale: Float[Array, ""] | None
 ) -> tuple[StageLoops, Ends, Buffers]:
     """What the ticks need, computed once a step."""
-    axes = program.mesh.axis_names
+    axes = _axes(program)
     shards = _compute_weights(program, varying(params, axes))
     sharding = program.layout.sharding
     weights = gather_weights(shards, sharding) if sharding.zero in (1, 2) else shards
@@ -200,7 +200,7 @@ def _stage_loops(program: Program, weights: Tree, batch: Batch, constants: Tree)
     split = None
     if program.has_backward:
         one_layer = gather(jax.tree.map(lambda leaf: leaf[0, 0], layers))
-        x = varying(jnp.zeros(shape, settings.compute_dtype), program.mesh.axis_names)
+        x = varying(jnp.zeros(shape, settings.compute_dtype), _axes(program))
         split = split_layer(
             layer, one_layer, x, context=context(jnp.int32(0)), remat=settings.remat, shared=shared
         )
@@ -256,7 +256,7 @@ def _reduce(program: Program, gradients: Tree) -> Tree:
     small, final = _sum_over_copies((layers["small"], gradients["final"]))
     if sharding.sequence and sharding.tp > 1:
         small = jax.tree.map(lambda gradient: jax.lax.psum(gradient, "tp"), small)
-    elif "tp" in program.mesh.axis_names:
+    elif sharding.tp > 1:
         small = jax.tree.map(lambda gradient: _of_first(gradient, ("tp",)), small)
     final = jax.tree.map(lambda gradient: _of_first(gradient, _rank_axes(program)), final)
     return {"layers": {"kernels": big.pop("kernels"), "small": small}, "final": final, **big}
@@ -274,9 +274,14 @@ def _total(program: Program, loss: Float[Array, ""]) -> Float[Array, ""]:
     return _of_first(jax.lax.psum(loss, "dp"), _rank_axes(program))
 
 
+def _axes(program: Program) -> tuple[str, ...]:
+    """The mesh axes over which values differ; ``tp`` is none of them where a rank is one device."""
+    return ("dp", "pp", "tp") if program.layout.sharding.tp > 1 else ("dp", "pp")
+
+
 def _rank_axes(program: Program) -> tuple[str, ...]:
     """The axes of the devices that make one pipeline."""
-    return tuple(axis for axis in program.mesh.axis_names if axis != "dp")
+    return _axes(program)[1:]
 
 
 def _of_first(value: Array, axes: tuple[str, ...]) -> Array:

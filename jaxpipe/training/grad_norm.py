@@ -32,8 +32,9 @@ def make_global_norm(layout: Layout, mesh: Mesh) -> Callable[[Tree], Float[Array
     def local(gradients: Tree) -> Float[Array, ""]:
         rank = jax.lax.axis_index("pp")
         shard = jax.lax.axis_index(("pp", "tp")) if layout.sharding.tp > 1 else rank
-        # what is fused with the sums must not depend on the program around them
-        gradients = jax.lax.optimization_barrier(gradients)
+        # what is fused with the sums must not depend on the program around them; leaf by leaf, since a
+        # barrier marks all that passes through it as varying over the axes of each
+        gradients = jax.tree.map(jax.lax.optimization_barrier, gradients)
         leaves = jax.tree.leaves(gradients["layers"])
         layers = jnp.stack([_over_shards(_of_each_layer(leaf[0]), keep=("pp",)) for leaf in leaves], axis=1)
         rows = [

@@ -12,7 +12,7 @@ from jaxpipe.config.schedule_choice import choice_of, make_schedule
 from jaxpipe.lowering import TickTable, lower
 from jaxpipe.models.attention import attention_for
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
-from jaxpipe.pipeline import Layout, Program, Settings, Tree, balanced_layers
+from jaxpipe.pipeline import Layout, Program, Settings, Sharding, Tree, balanced_layers
 from jaxpipe.schedules import Placement, Schedule, forward_only
 from jaxpipe.training.optimizer import AdamW
 
@@ -41,9 +41,16 @@ def make_plan(config: Config, mesh: Mesh) -> Plan:
     dtype = jnp.dtype(config.train.compute_dtype)
     contract = llama_contract(model, attention_for(mesh.devices.flat[0].platform, dtype))
     settings = Settings(remat=pipeline.remat, compute_dtype=dtype)
+    sharding = Sharding(
+        tp=config.mesh.tp,
+        zero=config.mesh.zero,
+        sequence=config.mesh.sequence_parallel,
+        splits=contract.splits,
+    )
 
     def program(table: TickTable) -> Program:
-        return Program(contract, table, Layout(table.placement, layers, model.vocab_size), mesh, settings)
+        layout = Layout(table.placement, layers, model.vocab_size, sharding)
+        return Program(contract, table, layout, mesh, settings)
 
     transfer_ticks = pipeline.transfer_ticks
     return Plan(
