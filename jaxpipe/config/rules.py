@@ -189,8 +189,8 @@ def _sequence_parallel(sequence_parallel: bool, tp: int, sequence_length: int) -
 def _zero(zero: int, dp: int, hidden_size: int) -> Iterator[str]:
     if zero and hidden_size % dp:
         yield (
-            f"model.hidden_size={hidden_size} must be a multiple of mesh.dp={dp} with mesh.zero={zero}, which "
-            f"splits it; use mesh.zero=0, or mesh.dp={_either([_divisor_below(hidden_size, dp)])}"
+            f"model.hidden_size={hidden_size} must be a multiple of mesh.dp={dp} with mesh.zero={zero}, "
+            f"which splits it; use mesh.zero=0, or mesh.dp={_either([_divisor_below(hidden_size, dp)])}"
         )
 
 

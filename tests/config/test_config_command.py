@@ -72,7 +72,7 @@ def test_all_faults_are_told_at_once(write_yaml, refuse):
             "pipeline.schedule": "2f2b",
         }
     )
-    err = refuse(file, "--train.global_batch_size", "7", "--mesh.tp", "2", "--nonsense", "--run.dir")
+    err = refuse(file, "--train.global_batch_size", "7", "--mesh.tp", "0", "--nonsense", "--run.dir")
     said = (
         "11 faults",
         "model.vocab_size=100 must be at least 257",
@@ -83,7 +83,7 @@ def test_all_faults_are_told_at_once(write_yaml, refuse):
         "optimizer.beta2=1.0",
         "schedule '2f2b' does not exist",
         "train.global_batch_size=7",
-        "mesh.tp=2",
+        "mesh.tp=0",
         "--nonsense is not a flag",
         "--run.dir needs a value",
     )
@@ -210,8 +210,8 @@ def test_the_forms_that_help_shows_are_read(write_yaml):
         if key.hint is bool and path != "checkpoint.resume":
             forms = {"True": True, "False": False}
         for word, value in forms.items():
-            needed = ["--pipeline.schedule", "gpipe"] if path == "pipeline.reverse_backward" else []
-            config = parse([write_yaml(), f"--{path}", word, *needed, "--dry-run"]).config
+            needed = {"pipeline.reverse_backward": "--pipeline.schedule=gpipe"}.get(path, "--mesh.tp=2")
+            config = parse([write_yaml(), f"--{path}", word, needed, "--dry-run"]).config
             assert path == "run.dir" or flatten(config)[path] is value
 
 

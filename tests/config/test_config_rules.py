@@ -59,7 +59,21 @@ RULES = [
     ({"model.head_dim": 7}, r"head_dim=7 must be even"),
     ({"data.sequence_length": 4096}, "sequence_length=4096 must be at most .*embeddings=2048"),
     ({"data.validation_fraction": 0.0, "train.eval_every": 3}, "leaves no text for train.eval_every=3"),
-    ({"mesh.tp": 2}, "tp=2 must be 1: tensor parallelism is not built yet"),
+    ({"mesh.tp": 3}, "num_key_value_heads=2 must be a multiple of mesh.tp=3, .*; mesh.tp may be 1 or 2"),
+    ({"mesh.tp": 4}, "num_attention_heads=6 must be a multiple of mesh.tp=4, .*; mesh.tp may be 1 or 2"),
+    ({"mesh.tp": 2, "model.intermediate_size": 81}, "size=81 must be a .* mesh.tp=2, .* mesh.tp may be 1$"),
+    (
+        {"mesh.sequence_parallel": True},
+        "sequence_parallel splits the sequence over mesh.tp=1, .*leave it out",
+    ),
+    (
+        {"mesh.sequence_parallel": True, "mesh.tp": 2, "data.sequence_length": 15},
+        "sequence_length=15 must be a multiple of mesh.tp=2 with mesh.sequence_parallel; use 14 or 16",
+    ),
+    (
+        {"mesh.zero": 1, "mesh.dp": 5},
+        "hidden_size=48 must be a multiple of mesh.dp=5 with mesh.zero=1, .* mesh.zero=0, or mesh.dp=4",
+    ),
     (
         {"mesh.dp": 65536},
         "dp=65536 x mesh.pp=4 x mesh.tp=1 = 262144 devices must be at most 65536; use fewer",
