@@ -10,8 +10,9 @@ import pytest
 from jaxpipe.config import Config, faults, parse
 from jaxpipe.config.keys import assemble, flatten, keys
 from jaxpipe.config.ranges import RANGES
-from jaxpipe.config.schedule_choice import choice_of, make_schedule
-from jaxpipe.schedules import Kind, build, peak_held
+from jaxpipe.config.schedule_choice import choice_of, chunks_of, find_choice_faults, make_schedule
+from jaxpipe.pipeline import balanced_layers
+from jaxpipe.schedules import GENERATORS, Kind, build, peak_held
 from jaxpipe.schedules.csv_text import to_csv
 
 
@@ -185,6 +186,38 @@ def test_a_broken_file_shows_its_grid(right, csv_file):
 
 def test_uneven_stages_that_sum_to_the_layers_are_right(right):
     assert faults(changed(right, {"pipeline.layers_per_stage": (1, 2, 2, 1)})) == []
+
+
+@pytest.mark.parametrize(("num_layers", "num_ranks"), [(10, 4), (126, 16), (58, 8), (61, 16)])
+@pytest.mark.parametrize("name", GENERATORS)
+def test_any_number_of_layers_is_spread_evenly_whatever_the_schedule(right, name, num_layers, num_ranks):
+    """With as many chunks as there are layers for, too."""
+    for num_chunks in (None, 3):
+        changes = {
+            "pipeline.schedule": name,
+            "pipeline.num_chunks": num_chunks,
+            "pipeline.num_microbatches": 32,
+            "train.global_batch_size": 64,
+            "mesh.pp": num_ranks,
+            "model.num_hidden_layers": num_layers,
+        }
+        config = changed(right, changes)
+        choice = choice_of(config)
+        if any("num_chunks" in fault for fault in find_choice_faults(choice)):
+            continue  # a schedule that has one number of chunks
+        num_stages = num_ranks * chunks_of(choice)
+        if num_layers < num_stages:
+            assert any("must be at least the number of stages" in fault for fault in faults(config))
+            continue
+        assert faults(config) == []
+        layers = balanced_layers(num_layers, num_stages)
+        assert sum(layers) == num_layers
+        assert max(layers) - min(layers) <= 1
+        placement = make_schedule(choice).placement
+        held = [0] * num_ranks
+        for stage, count in enumerate(layers):
+            held[placement.rank(stage)] += count
+        assert max(held) - min(held) <= 1, "the ranks hold unequal numbers of layers"
 
 
 @pytest.mark.parametrize("dp", [1, 2, 4])

@@ -33,11 +33,13 @@ from jaxpipe.lowering import lower
 from jaxpipe.pipeline import (
     Batch,
     Settings,
+    Sharding,
     StageContract,
     Tree,
     dense,
     make_loss,
     make_loss_and_gradients,
+    to_canonical_layout,
     to_stage_layout,
 )
 from jaxpipe.pipeline.split_vjp import Remat
@@ -289,18 +291,51 @@ def test_the_head_takes_any_number_of_tokens_at_a_time(head_tokens: int) -> None
     mlp.assert_equals_plain(step(params, batch), params, batch, tolerance=1e-6)
 
 
+# Uneven stages
+
+
+@pytest.mark.parametrize("remat", ["full", "none"])
+def test_layers_of_padding_are_never_computed(remat: Remat) -> None:
+    """They hold NaN here, which any arithmetic with them would spread; and they get no gradient."""
+    params, batch = tiny_llama.make_params(), tiny_llama.make_batch(3)
+    table = lower(build("zb_h1", num_ranks=2, num_microbatches=3))
+    settings = Settings(remat=remat, fill=NAN)
+    program = make_program(tiny_llama.CONTRACT, table, params, layers_per_stage=(3, 1), settings=settings)
+    step = compile_step(program, params, batch, tiny_llama.make_constants())
+    staged = to_stage_layout(params, program.layout)
+    poisoned = staged | {"layers": jax.tree.map(lambda leaf: leaf.at[1, 0, 1:].set(NAN), staged["layers"])}
+    result = step.compiled(poisoned, batch, step.constants)
+    padding = jax.tree.map(lambda leaf: np.asarray(leaf)[1, 0, 1:], result.gradients["layers"])
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(padding))
+    got = result._replace(gradients=to_canonical_layout(jax.device_get(result.gradients), program.layout))
+    tiny_llama.assert_equals_reference(got, 3, tied=False)
+
+
 # Dtypes
 
 
-def test_bf16_gradients_are_near_those_of_fp32() -> None:
+@pytest.mark.parametrize(
+    ("schedule", "mesh", "remat"),
+    [
+        ("zb_h1", {}, "full"),
+        ("zb_h1", {"dp": 2, "tp": 2, "zero": 3, "sequence": True}, "none"),
+        ("dualpipe", {"dp": 2, "tp": 2, "zero": 2}, "selective"),
+        ("1f1b", {"dp": 2, "zero": 1}, "full"),
+    ],
+    ids=str,
+)
+def test_bf16_gradients_are_near_those_of_fp32(schedule: str, mesh: dict, remat: Remat) -> None:
     """bf16 rounds by up to 2^-9 of a value at every operation. Along the longest path some fifty roundings
     meet, as in a random walk: sqrt(50) 2^-9 = 1.4 % of the leaf's norm; the bound is about twice that."""
-    params, batch = tiny_llama.make_params(), tiny_llama.make_batch(3)
-    table = lower(build("zb_h1", num_ranks=2, num_microbatches=3))
-    settings = Settings(compute_dtype=jnp.bfloat16, fill=NAN)
-    program = make_program(tiny_llama.CONTRACT, table, params, settings=settings)
+    num_microbatches = 4
+    params, batch = tiny_llama.make_params(), tiny_llama.make_batch(num_microbatches)
+    table = lower(build(schedule, num_ranks=2, num_microbatches=num_microbatches))
+    settings = Settings(compute_dtype=jnp.bfloat16, fill=NAN, remat=remat)
+    dp, shares = mesh.get("dp", 1), {key: value for key, value in mesh.items() if key != "dp"}
+    sharding = Sharding(**shares, splits=tiny_llama.CONTRACT.splits)
+    program = make_program(tiny_llama.CONTRACT, table, params, dp=dp, sharding=sharding, settings=settings)
     got = compile_step(program, params, batch, tiny_llama.make_constants())(params, batch)
-    expected = tiny_llama.reference(3, False)
+    expected = tiny_llama.reference(num_microbatches, False)
     np.testing.assert_allclose(got.loss, expected.loss, rtol=2**-7)
     for (path, leaf), wanted in zip(
         jax.tree.leaves_with_path(got.gradients), jax.tree.leaves(expected.gradients), strict=True
