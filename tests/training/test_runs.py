@@ -13,8 +13,8 @@ from jaxpipe.schedules import build, to_csv
 from jaxpipe.training.trainer import train
 
 BASE = """
-model: {vocab_size: 257, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 4, num_attention_heads: 2,
-        num_key_value_heads: 1, max_position_embeddings: 32}
+model: {vocab_size: 257, hidden_size: 16, intermediate_size: 24, num_hidden_layers: 4, num_attention_heads: 4,
+        num_key_value_heads: 2, max_position_embeddings: 32}
 data: {sequence_length: 16}
 mesh: {pp: 4}
 pipeline: {num_microbatches: 4}
@@ -130,7 +130,12 @@ def test_a_run_keeps_the_schedule_that_came_from_a_file(make_config, tmp_path, c
     assert "another one than this run had" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_checkpoint_resumes_on_another_mesh_with_another_schedule(make_config):
+@pytest.mark.parametrize(
+    "mesh",
+    [{"pp": 2, "dp": 2}, {"pp": 2, "dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True}],
+    ids=["dp 2 x pp 2", "dp 2 x pp 2 x tp 2 with ZeRO 3"],
+)
+def test_a_checkpoint_resumes_on_another_mesh_with_another_schedule(make_config, mesh):
     whole = make_config("whole", train__num_steps=4)
     half = make_config("half", train__num_steps=3)
     run(whole)
@@ -138,7 +143,7 @@ def test_a_checkpoint_resumes_on_another_mesh_with_another_schedule(make_config)
     rest = resumed(
         half,
         train={"num_steps": 4},
-        mesh={"pp": 2, "dp": 2},
+        mesh=mesh,
         pipeline={"schedule": "zb_h1", "num_microbatches": 2, "layers_per_stage": (3, 1)},
     )
     run(rest)
@@ -153,7 +158,8 @@ def test_a_checkpoint_resumes_on_another_mesh_with_another_schedule(make_config)
     "changes",
     [
         {"mesh__pp": 1},
-        {"mesh__pp": 2, "mesh__dp": 2},
+        {"mesh__pp": 2, "mesh__dp": 2, "mesh__zero": 2},
+        {"mesh__pp": 2, "mesh__tp": 2},
         {"pipeline__num_microbatches": 1},
         {"pipeline__num_microbatches": 8},
         {"mesh__pp": 2, "pipeline__layers_per_stage": [1, 3], "pipeline__remat": "none"},
