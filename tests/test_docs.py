@@ -67,6 +67,7 @@ def rank_rows(table: TickTable, rank: int) -> str:
     nothing = {
         "inbox_read": table.num_inbox_slots,
         "residual_slot": table.num_residual_slots,
+        "input_slot": table.num_input_slots,
         "weight_slot": table.num_weight_slots,
         "from_below": table.num_inbox_slots,
         "from_above": table.num_inbox_slots,

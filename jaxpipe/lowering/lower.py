@@ -2,8 +2,9 @@
 
     schedule -> ticks (as early as inputs allow) -> lifetimes of values -> slots -> integers
 
-Three buffers on each rank. The inbox holds what an action will read: activations for F, gradients
-for B. Residuals live from F to B, inputs of the weight gradient from B to W; BW needs none of these.
+Four buffers on each rank. The inbox holds what an action will read: activations for F, gradients
+for B. Residuals live from F to B, what B leaves for the weight gradient from B to W (BW needs none of
+these), and what F leaves for it, the inputs of linear layers, from F to W or BW.
 """
 
 from collections.abc import Mapping
@@ -45,6 +46,7 @@ def lower(schedule: Schedule, *, transfer_ticks: int = 1, fuse_backward: bool = 
         inbox=_allocate(inbox, program.placement),
         residuals=_allocate(_lifetimes_between(done, writer=Kind.F, reader=Kind.B), program.placement),
         weights=_allocate(_lifetimes_between(done, writer=Kind.B, reader=Kind.W), program.placement),
+        inputs=_allocate(_input_lifetimes(program, done), program.placement),
     )
     num_ticks = _num_ticks(done, program.placement.num_stages)
     return TickTable(
@@ -56,13 +58,17 @@ def lower(schedule: Schedule, *, transfer_ticks: int = 1, fuse_backward: bool = 
         ends=_end_columns(done, slots.inbox, placement=program.placement, num_ticks=num_ticks),
         num_inbox_slots=slots.inbox.count,
         num_residual_slots=slots.residuals.count,
+        num_input_slots=slots.inputs.count,
         num_weight_slots=slots.weights.count,
     )
 
 
 @dataclass(frozen=True)
 class _Buffer:
-    """``slot[action]``: where the value lies that ``action`` reads; ``count`` is also the trash slot."""
+    """``slot[action]``: where the value lies that ``action`` reads, or of ``inputs``, that an F writes.
+
+    ``count`` is also the trash slot.
+    """
 
     slot: Mapping[Action, int]
     count: int
@@ -76,6 +82,7 @@ class _Slots:
     inbox: _Buffer
     residuals: _Buffer
     weights: _Buffer
+    inputs: _Buffer
 
 
 def _allocate(lifetimes: Mapping[Action, Lifetime], placement: Placement) -> _Buffer:
@@ -124,6 +131,17 @@ def _lifetimes_between(done: Mapping[Action, int], *, writer: Kind, reader: Kind
     }
 
 
+def _input_lifetimes(program: Schedule, done: Mapping[Action, int]) -> dict[Action, Lifetime]:
+    """For each F, the life of what it leaves for the W or BW of the same microbatch."""
+    lifetimes = {}
+    for _, action in program.actions():
+        if action.kind in (Kind.W, Kind.BW):
+            forward = action._replace(kind=Kind.F)
+            read = Moment(done[result(action)], Phase.ACTION)
+            lifetimes[forward] = Lifetime(Moment(done[forward], Phase.ACTION), read)
+    return lifetimes
+
+
 def _num_ticks(done: Mapping[Action, int], num_stages: int) -> int:
     """Rows up to the last action, and one more if what that computed goes to an end of the pipe."""
     return max(
@@ -143,7 +161,8 @@ def _rank_columns(
     placement = program.placement
     shape = num_ticks, placement.num_ranks
     numbers = [_filled(0, shape) for _ in range(4)]
-    trash = (slots.inbox, slots.residuals, slots.weights, slots.inbox, slots.inbox, slots.inbox)
+    own = (slots.inbox, slots.residuals, slots.inputs, slots.weights)
+    trash = (*own, *[slots.inbox] * 3)
     columns = RankColumns(*numbers, *(_filled(buffer.count, shape) for buffer in trash))
     for rank, action in program.actions():
         at = done[result(action)], rank
@@ -152,6 +171,7 @@ def _rank_columns(
         columns.chunk[at] = placement.chunk(action.stage, action.pipe)
         columns.microbatch[at] = action.microbatch
         columns.inbox_read[at] = slots.inbox.find(result(action))
+        columns.input_slot[at] = slots.inputs.find(action._replace(kind=Kind.F))
         if action.kind is not Kind.W:
             columns.residual_slot[at] = slots.residuals.find(action._replace(kind=Kind.B))
         if action.kind is not Kind.F:

@@ -3,6 +3,7 @@
 The machine below follows the docstring of ``table`` to the letter. A value is named after what it is
 for, and whoever reads a slot says which value it must find there. A read takes the value out of its
 slot, so a write onto a value that nobody has read yet, and a value that nobody ever reads, both show.
+Only B, which may look at what its F has left for W, leaves that where it is.
 A cell that means nothing must hold 0 or the trash slot, so that no wrong cell can hide.
 
 Also proved: each rank runs its actions in the schedule's order, hence sums its gradients in that
@@ -21,12 +22,13 @@ READS = {
     IDLE: {},
     FORWARD: {"inbox_read": "x"},
     BACKWARD: {"inbox_read": "dy", "residual_slot": "residual"},
-    WEIGHT: {"weight_slot": "weight_input"},
-    BACKWARD_WEIGHT: {"inbox_read": "dy", "residual_slot": "residual"},
+    WEIGHT: {"input_slot": "linear_input", "weight_slot": "weight_input"},
+    BACKWARD_WEIGHT: {"inbox_read": "dy", "residual_slot": "residual", "input_slot": "linear_input"},
 }
+LOOKS_AT = {BACKWARD: {"input_slot": "linear_input"}}
 WRITES = {
     IDLE: {},
-    FORWARD: {"residual_slot": "residual"},
+    FORWARD: {"residual_slot": "residual", "input_slot": "linear_input"},
     BACKWARD: {"weight_slot": "weight_input"},
     WEIGHT: {},
     BACKWARD_WEIGHT: {},
@@ -34,7 +36,7 @@ WRITES = {
 
 
 class Value(NamedTuple):
-    """``name`` is x (a stage's input), dy (the gradient of its output), residual or weight_input.
+    """``name`` is x (a stage's input), dy (the gradient of its output), or what READS says.
 
     The x of the stage behind the last one goes to the head, the dy of stage -1 to the embedding.
     """
@@ -55,6 +57,7 @@ class _Machine:
     table: TickTable
     inbox: list[Slots]
     residual: list[Slots]
+    input: list[Slots]
     weight: list[Slots]
     outputs: Slots
     ran: list[list[Action]]
@@ -72,6 +75,7 @@ def replay(table: TickTable, schedule: Schedule) -> None:
         table=table,
         inbox=[[None] * (table.num_inbox_slots + 1) for _ in range(num_ranks)],
         residual=[[None] * (table.num_residual_slots + 1) for _ in range(num_ranks)],
+        input=[[None] * (table.num_input_slots + 1) for _ in range(num_ranks)],
         weight=[[None] * (table.num_weight_slots + 1) for _ in range(num_ranks)],
         outputs=[None] * num_ranks,
         ran=[[] for _ in range(num_ranks)],
@@ -129,12 +133,15 @@ def _run_action(machine: _Machine, tick: int, *, rank: int) -> Value | None:
     for column, slots in (
         ("inbox_read", machine.inbox[rank]),
         ("residual_slot", machine.residual[rank]),
+        ("input_slot", machine.input[rank]),
         ("weight_slot", machine.weight[rank]),
     ):
         slot = getattr(columns, column)[tick, rank]
-        if column in READS[kind]:
-            value = Value(READS[kind][column], pipe, stage, microbatch)
+        if name := READS[kind].get(column) or LOOKS_AT.get(kind, {}).get(column):
+            value = Value(name, pipe, stage, microbatch)
             _read(slots, slot, expected=value, at=f"{at}, {column}")
+            if column not in READS[kind]:
+                slots[slot] = value
         else:
             name = WRITES[kind].get(column)
             left = Value(name, pipe, stage, microbatch) if name else None
@@ -191,7 +198,7 @@ def _expect(found: Value | None, expected: Value, *, at: str) -> None:
 
 
 def _check_all_was_read(machine: _Machine) -> None:
-    for name in ("inbox", "residual", "weight"):
+    for name in ("inbox", "residual", "input", "weight"):
         for rank, slots in enumerate(getattr(machine, name)):
             for slot, value in enumerate(slots[:-1]):
                 if value is not None:

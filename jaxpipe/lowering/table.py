@@ -6,13 +6,14 @@ device memory do not depend on how many rows there are. A tick goes, on every ra
 1. ends of the pipe, the same on all ranks: input gradients of the first stage that the previous
    tick computed go into the embedding; outputs of the last stage that the previous tick computed
    go through the head, whose gradient lands in an inbox slot; token embeddings land in an inbox slot;
-2. at most one action, which reads the inbox slot ``inbox_read``;
+2. at most one action, which reads the inbox slot ``inbox_read``; ``residual_slot`` passes a value from F to
+   B, ``weight_slot`` from B to W, and ``input_slot`` from F to W, or to BW: B may look at it, too;
 3. what the action computed leaves for both neighbours (with ``transfer_ticks=2``: what the action
    of the tick before computed); what arrives from rank r-1 and from rank r+1 goes to ``from_below``
    and ``from_above``, what this tick's action computed for the rank itself to ``from_self``.
 
 "No slot" is the index after the last slot. The inbox has a slot there, the trash, so that keeping what
-arrives needs no branch; residuals and inputs of the weight gradient are only touched by actions that
+arrives needs no branch; what one action leaves for another of its stage is only touched by actions that
 have a slot.
 """
 
@@ -43,6 +44,7 @@ class RankColumns(NamedTuple, Generic[Column]):
     microbatch: Column
     inbox_read: Column
     residual_slot: Column
+    input_slot: Column
     weight_slot: Column
     from_below: Column
     from_above: Column
@@ -75,6 +77,7 @@ class TickTable:
     ends: EndColumns[Int32[np.ndarray, "ticks pipes"]]
     num_inbox_slots: int
     num_residual_slots: int
+    num_input_slots: int
     num_weight_slots: int
 
     @property

@@ -76,7 +76,8 @@ def test_orders_that_nobody_wrote_lower_to_right_tables(
     table = lowered(schedule, transfer_ticks=transfer_ticks, fuse_backward=fuse)
     program = fuse_backward(schedule) if fuse else split_backward(schedule)
     assert table.num_residual_slots == max(peak_held(program, Kind.B))
-    assert table.num_weight_slots == most_weights_held(program)
+    assert table.num_weight_slots == most_held(program, {Kind.B: 1, Kind.W: -1})
+    assert table.num_input_slots == most_held(program, {Kind.F: 1, Kind.W: -1, Kind.BW: -1})
 
 
 @settings(derandomize=True, max_examples=25, deadline=None)
@@ -86,11 +87,11 @@ def test_the_inbox_is_as_small_as_can_be(schedule: Schedule, transfer_ticks: int
     assert table.num_inbox_slots == most_alive_in_inbox(split_backward(schedule), transfer_ticks)
 
 
-def most_weights_held(program: Schedule) -> int:
-    """The most microbatches between B and W on a rank."""
+def most_held(program: Schedule, changes: dict[Kind, int]) -> int:
+    """The most values that a rank holds, of which an action makes or ends so many."""
     most = 0
     for order in program.orders:
-        steps = [{Kind.B: 1, Kind.W: -1}.get(action.kind, 0) for action in order]
+        steps = [changes.get(action.kind, 0) for action in order]
         most = max(most, *itertools.accumulate(steps))
     return most
 
@@ -115,7 +116,7 @@ def test_named_schedules_lower_to_right_tables(name: str, fuse: bool, transfer_t
 def test_evaluation_keeps_nothing_for_a_backward(placement: Placement, transfer_ticks: int) -> None:
     for num_microbatches in (1, 2, 7, 12):
         table = lowered(forward_only(placement, num_microbatches), transfer_ticks=transfer_ticks)
-        assert (table.num_residual_slots, table.num_weight_slots) == (0, 0)
+        assert (table.num_residual_slots, table.num_input_slots, table.num_weight_slots) == (0, 0, 0)
         assert set(np.unique(table.ranks.kind)) <= {0, FORWARD}
         assert sorted(table.ends.head[table.ends.head != NONE]) == list(range(num_microbatches))
         assert np.all(table.ends.head_slot == table.num_inbox_slots)
@@ -127,8 +128,8 @@ def test_1f1b_stores_a_microbatch_for_each_rank_and_gpipe_all(transfer_ticks: in
     for p, m in SIZES:
         one_f_one_b = lower(build("1f1b", num_ranks=p, num_microbatches=m), transfer_ticks=transfer_ticks)
         gpipe = lower(build("gpipe", num_ranks=p, num_microbatches=m), transfer_ticks=transfer_ticks)
-        assert one_f_one_b.num_residual_slots == min(m, p)
-        assert gpipe.num_residual_slots == m
+        assert one_f_one_b.num_residual_slots == one_f_one_b.num_input_slots == min(m, p)
+        assert gpipe.num_residual_slots == gpipe.num_input_slots == m
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb_h1"])
@@ -137,7 +138,12 @@ def test_1f1b_stores_a_microbatch_for_each_rank_and_gpipe_all(transfer_ticks: in
 def test_memory_does_not_grow_with_microbatches(name: str, transfer_ticks: int, fuse: bool) -> None:
     for p in (1, 2, 4, 8):
         slots = {
-            (table.num_inbox_slots, table.num_residual_slots, table.num_weight_slots)
+            (
+                table.num_inbox_slots,
+                table.num_residual_slots,
+                table.num_input_slots,
+                table.num_weight_slots,
+            )
             for m in (2 * p, 3 * p, 64)
             for table in [
                 lower(

@@ -30,6 +30,7 @@ def possible_values(table: TickTable, column: str) -> range:
         "chunk": range(table.placement.num_chunks),
         "microbatch": microbatches,
         "residual_slot": range(table.num_residual_slots + 1),
+        "input_slot": range(table.num_input_slots + 1),
         "weight_slot": range(table.num_weight_slots + 1),
         **dict.fromkeys(("embed", "head", "unembed"), range(NONE, table.num_microbatches)),
     }.get(column, inbox)
@@ -86,7 +87,7 @@ def test_a_fault_names_tick_rank_slot_and_both_values() -> None:
 
 def test_a_slot_too_few_is_found() -> None:
     table, schedule = lowered("1f1b", 3, 4)
-    for count in ("num_inbox_slots", "num_residual_slots", "num_weight_slots"):
+    for count in ("num_inbox_slots", "num_residual_slots", "num_input_slots", "num_weight_slots"):
         with pytest.raises(AssertionError, match="tick"):
             replay(replace(table, **{count: getattr(table, count) - 1}), schedule)
 
