@@ -39,6 +39,7 @@ class Buffers(NamedTuple):
     message: what the last action left, for a neighbour or an end of the pipe, ``[tokens, hidden]``.
     travelling: with ``transfer_ticks=2`` the message of the tick before, else None.
     residuals: what F left for B, leaves ``[slots, layers, ...]``.
+    linear_inputs: what F left for W, leaves ``[slots, layers, ...]``; there are none with remat.
     weight_inputs: what B left for W, leaves ``[slots, layers, ...]``.
     layer_gradients: fp32 accumulators, leaves ``[pipes * chunks, layers, ...]``; from ZeRO 2 on shards.
     ends: of each pipe.
@@ -48,6 +49,7 @@ class Buffers(NamedTuple):
     message: Array
     travelling: Array | None
     residuals: list[Array]
+    linear_inputs: Tree
     weight_inputs: Tree
     layer_gradients: Tree
     ends: tuple[EndSums, ...]
@@ -82,6 +84,9 @@ def allocate(
         residuals=[slots(table.num_residual_slots, leaf, num_layers) for leaf in split.residuals]
         if split
         else [],
+        linear_inputs=jax.tree.map(
+            lambda leaf: slots(table.num_input_slots, leaf, num_layers), split.linear_inputs if split else {}
+        ),
         weight_inputs=jax.tree.map(
             lambda leaf: slots(table.num_weight_slots, leaf, num_layers), split.weight_inputs if split else {}
         ),

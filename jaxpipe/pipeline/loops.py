@@ -30,6 +30,7 @@ class Work(NamedTuple):
     chunk: Int32[Array, ""]
     microbatch: Int32[Array, ""]
     residual_slot: Int32[Array, ""]
+    input_slot: Int32[Array, ""]
     weight_slot: Int32[Array, ""]
 
 
@@ -64,20 +65,22 @@ def run_forward(
     work: Work,
     x: Float[Array, "batch sequence hidden"],
     residuals: list[Array],
-) -> tuple[Array, list[Array]]:
-    """F: ``x`` through the layers of a chunk; what B needs goes to the residual slot."""
+    linear_inputs: Tree,
+) -> tuple[Array, list[Array], Tree]:
+    """F: ``x`` through the layers of a chunk; what B and W need goes to the residual and the input slot."""
 
-    def body(counters: tuple, carry: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
-        x, residuals = carry
+    def body(counters: tuple, carry: tuple[Array, list[Array], Tree]) -> tuple[Array, list[Array], Tree]:
+        x, residuals, linear_inputs = carry
         layer, tied_work = tied(counters, (counters[-1], work))
         params = _read_params(loops, counters, tied_work.chunk, layer)
         context = loops.context(tied_work.microbatch)
         if loops.split is None:
-            return loops.layer(_with_shares(loops, params), x, *context), residuals
-        y, new = loops.split.forward(params, x, context)
-        return y, _write(residuals, new, tied_work.residual_slot, layer)
+            return loops.layer(_with_shares(loops, params), x, *context), residuals, linear_inputs
+        y, new, new_inputs = loops.split.forward(params, x, context)
+        residuals = _write(residuals, new, tied_work.residual_slot, layer)
+        return y, residuals, _write(linear_inputs, new_inputs, tied_work.input_slot, layer)
 
-    return _loop(loops, acts, work, body, (x, residuals))
+    return _loop(loops, acts, work, body, (x, residuals, linear_inputs))
 
 
 def run_backward(
@@ -86,14 +89,20 @@ def run_backward(
     work: Work,
     dy: Float[Array, "batch sequence hidden"],
     residuals: list[Array],
+    linear_inputs: Tree,
     weight_inputs: Tree,
     small_gradients: Tree,
 ) -> tuple[Array, Tree, Tree]:
     """B: ``dy`` back through the layers of a chunk; what W needs goes to the weight slot."""
 
+    assert loops.split is not None
+    looked_at = {group: linear_inputs[group] for group in loops.split.looked_at}
+
     def body(counters: tuple, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
         dy, weight_inputs, small_gradients = carry
-        layer, tied_work, dx, d_small, new = _backward_of_layer(loops, counters, work, dy, residuals)
+        layer, tied_work, dx, d_small, new = _backward_of_layer(
+            loops, counters, work, dy, residuals, looked_at
+        )[:5]
         weight_inputs = _write(weight_inputs, new, tied_work.weight_slot, layer)
         return dx, weight_inputs, _add(small_gradients, d_small, tied_work.chunk, layer)
 
@@ -101,14 +110,20 @@ def run_backward(
 
 
 def run_weight(
-    loops: StageLoops, acts: Array, work: Work, weight_inputs: Tree, kernel_gradients: Tree
+    loops: StageLoops,
+    acts: Array,
+    work: Work,
+    linear_inputs: Tree,
+    weight_inputs: Tree,
+    kernel_gradients: Tree,
 ) -> Tree:
-    """W: the gradients of a chunk's kernels, from its weight slot."""
+    """W: the gradients of a chunk's kernels, from what B and F have left for it."""
 
     def body(counters: tuple, kernel_gradients: Tree) -> Tree:
         layer, tied_work = tied(counters, (counters[-1], work))
-        inputs = tied(counters, _read(weight_inputs, tied_work.weight_slot, layer))
-        new = _kernel_gradients(loops, inputs)
+        left_by_b = _read(weight_inputs, tied_work.weight_slot, layer)
+        left_by_f = _read(linear_inputs, tied_work.input_slot, layer)
+        new = _kernel_gradients(loops, *tied(counters, (left_by_b, left_by_f)))
         return _add(kernel_gradients, new, tied_work.chunk, layer)
 
     return _loop(loops, acts, work, body, kernel_gradients)
@@ -120,29 +135,35 @@ def run_backward_weight(
     work: Work,
     dy: Float[Array, "batch sequence hidden"],
     residuals: list[Array],
+    linear_inputs: Tree,
     gradients: Tree,
 ) -> tuple[Array, Tree]:
     """BW: B and W of a chunk, layer by layer, without a weight slot."""
 
     def body(counters: tuple, carry: tuple[Array, Tree]) -> tuple[Array, Tree]:
         dy, gradients = carry
-        layer, tied_work, dx, d_small, inputs = _backward_of_layer(loops, counters, work, dy, residuals)
-        new = {"kernels": _kernel_gradients(loops, inputs), "small": d_small}
+        layer, tied_work, dx, d_small, left_by_b, left_by_f = _backward_of_layer(
+            loops, counters, work, dy, residuals, linear_inputs
+        )
+        new = {"kernels": _kernel_gradients(loops, left_by_b, left_by_f), "small": d_small}
         return dx, _add(gradients, new, tied_work.chunk, layer)
 
     return _loop(loops, acts, work, body, (dy, gradients))
 
 
 def _backward_of_layer(
-    loops: StageLoops, counters: tuple, work: Work, dy: Array, residuals: list[Array]
-) -> tuple[Array, Work, Array, Tree, Tree]:
+    loops: StageLoops, counters: tuple, work: Work, dy: Array, residuals: list[Array], linear_inputs: Tree
+) -> tuple[Array, Work, Array, Tree, Tree, Tree]:
+    """The layer, its work, dx, the small gradients, and what B and F leave for W."""
     assert loops.split is not None
     last = loops.layers_of_chunk[work.chunk] - 1 if loops.num_layers is None else loops.num_layers - 1
     layer, work = tied(counters, (last - counters[-1], work))
     params = _read_params(loops, counters, work.chunk, layer)
     saved = tied(counters, _read(residuals, work.residual_slot, layer))
-    dx, d_small, weight_inputs = loops.split.backward(params, saved, dy, loops.context(work.microbatch))
-    return layer, work, dx, d_small, weight_inputs
+    inputs = tied(counters, _read(linear_inputs, work.input_slot, layer))
+    context = loops.context(work.microbatch)
+    dx, d_small, weight_inputs = loops.split.backward(params, saved, inputs, dy, context)
+    return layer, work, dx, d_small, weight_inputs, inputs
 
 
 def _read_params(loops: StageLoops, counters: tuple, chunk: Array, layer: Array) -> Tree:
@@ -157,8 +178,10 @@ def _with_shares(loops: StageLoops, params: Tree) -> Tree:
     return params | {"kernels": kernels}
 
 
-def _kernel_gradients(loops: StageLoops, inputs: Tree) -> Tree:
-    return loops.scatter(weight_gradients(inputs, loops.shared))
+def _kernel_gradients(loops: StageLoops, weight_inputs: Tree, linear_inputs: Tree) -> Tree:
+    assert loops.split is not None
+    factors = loops.split.complete(weight_inputs, linear_inputs)
+    return loops.scatter(weight_gradients(factors, loops.shared))
 
 
 def _loop(loops: StageLoops, acts: Array, work: Work, body: Callable, carry: Tree) -> Tree:

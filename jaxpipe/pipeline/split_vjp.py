@@ -12,9 +12,12 @@ What F leaves for B is the pytree that ``jax.vjp`` returns, flattened, without t
 anyway: parameters, constants and the dummies go in as tracers and come back as the same tracers, so
 identity finds them, and no weight is ever stored. ``jax.checkpoint`` chooses what the rest is:
 
-    none        whatever JAX would keep, but no broadcast copies of what is smaller
+    none        what costs more than arithmetic on what is kept anyway: products, sums, exponentials
     selective   the outputs of ``dense``: attention, norms and elementwise work are done again
     full        the layer's input
+
+W reads x where it lies. With ``none`` F leaves it (``linear_inputs``), and it has no dummy: B neither keeps
+nor passes on a second copy. Else B does x again, and hands it on with the dys.
 
 This is the one file that leans on how JAX builds its VJP; `make test-oldest` runs its tests on the oldest
 release that we state, and the Makefile says how to run them on the newest.
@@ -38,11 +41,24 @@ Remat = Literal["none", "selective", "full"]
 
 _DENSE_OUTPUT = "dense_output"
 
-_COPIES = frozenset({"broadcast_in_dim", "reshape"})
-"""What only repeats or renames a value: norm scales, RoPE tables, a zero as large as the scores."""
+_MOVES = frozenset(
+    {"broadcast_in_dim", "concatenate", "convert_element_type", "pvary", "reshape", "slice", "split"}
+)
+"""What repeats, renames, cuts or widens a value: RoPE's halves, the fp32 copy of what a norm reads."""
+
+_ARITHMETIC = frozenset({"add", "div", "integer_pow", "mul", "neg", "reduce_precision", "square", "sub"})
+"""The derivative of a product keeps its factors, so the product would be kept beside them: a norm's
+output, the softmax beside its exponentials, silu(gate) beside gate."""
+
+
+def _is_kept(primitive: Any, *operands: Any, **_: Any) -> bool:
+    """The policy of ``none``; what is made of integers alone, as masks are, is made again."""
+    is_new = primitive.name not in _MOVES | _ARITHMETIC
+    return is_new and any(jnp.issubdtype(operand.dtype, jnp.inexact) for operand in operands)
+
 
 _POLICIES: dict[Remat, Callable[..., bool]] = {
-    "none": lambda primitive, *_, **__: primitive.name not in _COPIES,
+    "none": _is_kept,
     "selective": jax.checkpoint_policies.save_only_these_names(_DENSE_OUTPUT),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
@@ -50,7 +66,7 @@ _POLICIES: dict[Remat, Callable[..., bool]] = {
 
 def dense(
     x: Float[Array, "*batch i"],
-    kernels: "Mapping[str, Float[Array, 'i o']] | SharedKernels | Tapped | _Probe",
+    kernels: "Mapping[str, Float[Array, 'i o']] | SharedKernels | Tapped | _Recorder",
 ) -> dict[str, Float[Array, "*batch o"]]:
     """``{name: x @ kernel}`` for kernels that share their input: all products with weights go here."""
     ys = multiply(x, kernels, None) if isinstance(kernels, Mapping) else kernels.multiply(x)
@@ -70,7 +86,17 @@ class SharedKernels:
 
 
 class WeightInputs(NamedTuple):
-    """What B leaves for W, of one group of kernels: x ``[..., in]`` and of each kernel dy ``[..., out]``."""
+    """What B leaves for W, of one group of kernels: x ``[..., in]`` and of each kernel dy ``[..., out]``.
+
+    x is None where F has left it, or where another group has the same.
+    """
+
+    x: Array | None
+    dys: Mapping[str, Array]
+
+
+class Factors(NamedTuple):
+    """What W multiplies, of one group of kernels."""
 
     x: Array
     dys: Mapping[str, Array]
@@ -81,7 +107,7 @@ class WeightInputs(NamedTuple):
 )
 @dataclass(frozen=True)
 class Tapped:
-    """A group of kernels with dummies whose cotangents are the x and the dys of this group."""
+    """A group of kernels with dummies whose cotangents are x, if it has a dummy, and the dys."""
 
     kernels: Mapping[str, Array]
     dummies: WeightInputs
@@ -97,7 +123,8 @@ def _tapped_multiply(x: Array, tapped: Tapped) -> dict[str, Array]:
 
 
 def _tapped_multiply_forward(x: Array, tapped: Tapped) -> tuple[dict[str, Array], tuple]:
-    return multiply(x, tapped.kernels, tapped.shared), (x, SharedKernels(tapped.kernels, tapped.shared))
+    saved = None if tapped.dummies.x is None else x
+    return multiply(x, tapped.kernels, tapped.shared), (saved, SharedKernels(tapped.kernels, tapped.shared))
 
 
 def _tapped_multiply_backward(saved: tuple, dys: dict[str, Array]) -> tuple[Array, Tapped]:
@@ -111,12 +138,12 @@ _tapped_multiply.defvjp(_tapped_multiply_forward, _tapped_multiply_backward)
 
 
 def weight_gradients(
-    inputs: Mapping[str, WeightInputs], shared: Mapping[str, Shared | None] | None = None
+    factors: Mapping[str, Factors], shared: Mapping[str, Shared | None] | None = None
 ) -> dict[str, dict[str, Float[Array, "i o"]]]:
     """The gradient of every kernel of a layer, in fp32: the action W."""
     return {
         group: multiply_weights(x, dys, shared[group] if shared else None)
-        for group, (x, dys) in inputs.items()
+        for group, (x, dys) in factors.items()
     }
 
 
@@ -125,31 +152,57 @@ class SplitLayer:
     """A layer, split: ``forward`` and ``backward`` may be called in different loops of one program.
 
     residuals: shapes of what ``forward`` leaves for ``backward``.
-    weight_inputs: shapes of what ``backward`` leaves for ``weight_gradients``.
+    linear_inputs: shapes of what it leaves for W, and for B if that needs it, too; by group of kernels.
+    weight_inputs: shapes of what ``backward`` leaves for W.
     """
 
     residuals: list[jax.ShapeDtypeStruct]
+    linear_inputs: dict[str, jax.ShapeDtypeStruct]
     weight_inputs: dict[str, WeightInputs]
-    _function: Callable[..., Array]
+    _function: Callable[..., tuple[Array, dict[str, Array]]]
     _treedef: Any
-    _sources: list[tuple[bool, int]]
+    _sources: list["_Source"]
+    _owners: dict[str, str]
 
-    def forward(self, params: Tree, x: Array, context: tuple) -> tuple[Array, list[Array]]:
-        """``y, residuals`` of one layer; ``context`` is all that is not differentiated."""
-        y, pullback, known = _pullback(self._function, self.weight_inputs, params, x, context)
-        leaves = jax.tree.leaves(pullback)
-        sources = _sources(leaves, known)
+    def forward(self, params: Tree, x: Array, context: tuple) -> tuple[Array, list[Array], dict[str, Array]]:
+        """``y, residuals, linear_inputs`` of one layer; ``context`` is all that is not differentiated."""
+        y, pullback, known, linear_inputs = _pullback(self._function, self.weight_inputs, params, x, context)
+        sources, residuals = _sources(jax.tree.leaves(pullback), known, linear_inputs)
         assert sources == self._sources, "the layer's VJP differs from one trace to the next"
-        return y, [leaf for leaf, (is_known, _) in zip(leaves, sources, strict=True) if not is_known]
+        return y, residuals, linear_inputs
 
     def backward(
-        self, params: Tree, residuals: list[Array], dy: Array, context: tuple
+        self,
+        params: Tree,
+        residuals: list[Array],
+        linear_inputs: dict[str, Array],
+        dy: Array,
+        context: tuple,
     ) -> tuple[Array, Tree, dict[str, WeightInputs]]:
-        """``dx``, the gradients of ``params["small"]``, and what W needs."""
-        known = _known(params, _dummies(self.weight_inputs), context)
-        leaves = [known[index] if is_known else residuals[index] for is_known, index in self._sources]
+        """``dx``, the gradients of ``params["small"]``, and what W needs besides ``linear_inputs``.
+
+        Of these it wants those that ``looked_at`` names.
+        """
+        stored: dict[str, Any] = {
+            "known": _known(params, _dummies(self.weight_inputs), context),
+            "residuals": residuals,
+            "linear_inputs": linear_inputs,
+        }
+        leaves = [stored[where][key] for where, key in self._sources]
         dx, weight_inputs, small = jax.tree.unflatten(self._treedef, leaves)(dy)
         return dx, small, weight_inputs
+
+    @property
+    def looked_at(self) -> frozenset[str]:
+        """The linear inputs that ``backward`` reads, since another derivative wants them, too."""
+        return frozenset(str(key) for where, key in self._sources if where == "linear_inputs")
+
+    def complete(
+        self, weight_inputs: Mapping[str, WeightInputs], linear_inputs: Mapping[str, Array]
+    ) -> dict[str, Factors]:
+        """What ``weight_gradients`` reads: the dys of every group with its x."""
+        xs = {group: x for group, (x, _) in weight_inputs.items() if x is not None} | dict(linear_inputs)
+        return {group: Factors(xs[self._owners[group]], dys) for group, (_, dys) in weight_inputs.items()}
 
 
 def split_layer(
@@ -168,43 +221,58 @@ def split_layer(
 
     shared: how the devices of a rank share each group of kernels.
     """
-    shared = shared or dict.fromkeys(params["kernels"])
-    weight_inputs = _weight_input_shapes(layer, params, x, context, shared)
+    alone = {
+        group: SharedKernels(kernels, shared[group] if shared else None)
+        for group, kernels in params["kernels"].items()
+    }
+    shapes, owners = _probe(layer, params | {"kernels": alone}, x, context)
+    owned = [group for group, owner in owners.items() if owner == group]
+    by_forward, by_backward = (owned, []) if remat == "none" else ([], owned)
+    weight_inputs = {
+        group: WeightInputs(x if group in by_backward else None, ys) for group, (x, ys) in shapes.items()
+    }
 
-    def tapped_layer(x: Array, dummies: dict[str, WeightInputs], params: Tree, context: tuple) -> Array:
-        kernels = {
-            group: Tapped(params["kernels"][group], dummies[group], shared[group]) for group in dummies
+    def tapped_layer(
+        x: Array, dummies: dict[str, WeightInputs], params: Tree, context: tuple
+    ) -> tuple[Array, dict[str, Array]]:
+        tapped = {
+            group: Tapped(params["kernels"][group], dummies[group], alone[group].shared) for group in dummies
         }
-        return layer({"kernels": kernels, "small": params["small"]}, x, *context)
+        y, calls = _recorded(layer, tapped, params["small"], x, context)
+        return y, {group: calls[group].x for group in by_forward}
 
     function = jax.checkpoint(tapped_layer, policy=_POLICIES[remat])
     found: dict[str, Any] = {}
 
-    def trace(params: Tree, x: Array, context: tuple) -> list[Array]:
-        _, pullback, known = _pullback(function, weight_inputs, params, x, context)
+    def trace(params: Tree, x: Array, context: tuple) -> tuple[list[Array], dict[str, Array]]:
+        _, pullback, known, linear_inputs = _pullback(function, weight_inputs, params, x, context)
         leaves, found["treedef"] = jax.tree.flatten(pullback)
-        found["sources"] = _sources(leaves, known)
-        return [leaf for leaf, (is_known, _) in zip(leaves, found["sources"], strict=True) if not is_known]
+        found["sources"], residuals = _sources(leaves, known, linear_inputs)
+        return residuals, linear_inputs
 
-    residuals = jax.eval_shape(trace, params, x, context)
-    return SplitLayer(residuals, weight_inputs, function, found["treedef"], found["sources"])
+    residuals, linear_inputs = jax.eval_shape(trace, params, x, context)
+    return SplitLayer(
+        residuals, linear_inputs, weight_inputs, function, found["treedef"], found["sources"], owners
+    )
 
 
 def _pullback(
-    function: Callable[..., Array],
+    function: Callable[..., tuple[Array, dict[str, Array]]],
     weight_inputs: dict[str, WeightInputs],
     params: Tree,
     x: Array,
     context: tuple,
-) -> tuple[Array, Any, list[Array]]:
-    """``y``, its VJP with respect to x, the dummies and the small parameters, and the known arrays."""
+) -> tuple[Array, Any, list[Array], dict[str, Array]]:
+    """``y``, its VJP with respect to x, dummies and small parameters, the known arrays, linear inputs."""
     dummies = _dummies(weight_inputs)
 
-    def differentiated(x: Array, dummies: dict[str, WeightInputs], small: Tree) -> Array:
+    def differentiated(
+        x: Array, dummies: dict[str, WeightInputs], small: Tree
+    ) -> tuple[Array, dict[str, Array]]:
         return function(x, dummies, {"kernels": params["kernels"], "small": small}, context)
 
-    y, pullback = jax.vjp(differentiated, x, dummies, params["small"])
-    return y, pullback, _known(params, dummies, context)
+    y, pullback, linear_inputs = jax.vjp(differentiated, x, dummies, params["small"], has_aux=True)
+    return y, pullback, _known(params, dummies, context), linear_inputs
 
 
 def _known(params: Tree, dummies: Tree, context: tuple) -> list[Array]:
@@ -212,63 +280,78 @@ def _known(params: Tree, dummies: Tree, context: tuple) -> list[Array]:
     return jax.tree.leaves((params, dummies, context))
 
 
-def _sources(leaves: list[Array], known: list[Array]) -> list[tuple[bool, int]]:
-    """Of each leaf: whether it is known, and its index among the known arrays or among the residuals."""
-    index_of_known = {id(array): index for index, array in enumerate(known)}
-    sources: list[tuple[bool, int]] = []
-    num_residuals = 0
+class _Source(NamedTuple):
+    where: Literal["known", "residuals", "linear_inputs"]
+    key: int | str
+
+
+def _sources(
+    leaves: list[Array], known: list[Array], linear_inputs: dict[str, Array]
+) -> tuple[list[_Source], list[Array]]:
+    """Where each leaf is found, and what is nowhere else: the residuals, each once."""
+    places = {id(array): _Source("known", index) for index, array in enumerate(known)}
+    for group, array in linear_inputs.items():
+        places.setdefault(id(array), _Source("linear_inputs", group))
+    residuals: list[Array] = []
     for leaf in leaves:
-        if id(leaf) in index_of_known:
-            sources.append((True, index_of_known[id(leaf)]))
-        else:
-            sources.append((False, num_residuals))
-            num_residuals += 1
-    return sources
+        if id(leaf) not in places:
+            places[id(leaf)] = _Source("residuals", len(residuals))
+            residuals.append(leaf)
+    return [places[id(leaf)] for leaf in leaves], residuals
 
 
 def _dummies(weight_inputs: dict[str, WeightInputs]) -> dict[str, WeightInputs]:
     return jax.tree.map(zeros_like_struct, weight_inputs)
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """A group of kernels that writes down the shapes that ``dense`` meets."""
+class _Call(NamedTuple):
+    """What went into and came out of one ``dense``."""
 
-    kernels: Mapping[str, Array]
-    shared: Shared | None
+    x: Array
+    ys: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """A group of kernels that writes down the x and the ys of its call."""
+
+    kernels: SharedKernels | Tapped
     group: str
-    shapes: dict[str, WeightInputs]
+    calls: dict[str, _Call]
 
     def multiply(self, x: Array) -> dict[str, Array]:
-        ys = multiply(x, self.kernels, self.shared)
-        assert self.group not in self.shapes, (
-            f"a layer may call dense only once on the kernels {self.group!r}"
-        )
-        self.shapes[self.group] = jax.tree.map(_struct, WeightInputs(x, ys))
+        assert self.group not in self.calls, f"a layer may call dense only once on the kernels {self.group!r}"
+        ys = self.kernels.multiply(x)
+        self.calls[self.group] = _Call(x, ys)
         return ys
 
 
-def _weight_input_shapes(
+def _recorded(
     layer: Callable[..., Array],
-    params: Tree,
+    kernels: Mapping[str, SharedKernels | Tapped],
+    small: Tree,
     x: Array,
     context: tuple,
-    shared: Mapping[str, Shared | None],
-) -> dict[str, WeightInputs]:
-    shapes: dict[str, WeightInputs] = {}
-
-    def probe(params: Tree, x: Array, context: tuple) -> Array:
-        kernels = {
-            group: _Probe(kernels, shared[group], group, shapes)
-            for group, kernels in params["kernels"].items()
-        }
-        return layer({"kernels": kernels, "small": params["small"]}, x, *context)
-
-    jax.eval_shape(probe, params, x, context)
-    unused = set(params["kernels"]) - set(shapes)
+) -> tuple[Array, dict[str, _Call]]:
+    """``y`` of a layer, and of each group of kernels x and ys."""
+    calls: dict[str, _Call] = {}
+    recorders = {group: _Recorder(kernels, group, calls) for group, kernels in kernels.items()}
+    y = layer({"kernels": recorders, "small": small}, x, *context)
+    unused = set(kernels) - set(calls)
     assert not unused, f"the layer never calls dense on its kernels {sorted(unused)}"
-    return {group: shapes[group] for group in params["kernels"]}
+    return y, {group: calls[group] for group in kernels}
 
 
-def _struct(array: Array) -> jax.ShapeDtypeStruct:
-    return jax.eval_shape(lambda array: array, array)
+def _probe(
+    layer: Callable[..., Array], params: Tree, x: Array, context: tuple
+) -> tuple[dict[str, _Call], dict[str, str]]:
+    """Shapes of x and ys of each group of kernels, and which group's x is its x: the first of those alike."""
+    owners: dict[str, str] = {}
+
+    def run(params: Tree, x: Array, context: tuple) -> dict[str, _Call]:
+        _, calls = _recorded(layer, params["kernels"], params["small"], x, context)
+        first = {id(call.x): group for group, call in reversed(calls.items())}
+        owners.update({group: first[id(call.x)] for group, call in calls.items()})
+        return calls
+
+    return jax.eval_shape(run, params, x, context), owners

@@ -68,28 +68,41 @@ def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[A
 def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns[Array]) -> Buffers:
     """At most one action; its result, or whatever the trash slot held, is the new message."""
     chunk = row.pipe * program.layout.placement.num_chunks + row.chunk
-    work = Work(chunk, row.microbatch, row.residual_slot, row.weight_slot)
+    work = Work(chunk, row.microbatch, row.residual_slot, row.input_slot, row.weight_slot)
     message = jax.lax.dynamic_index_in_dim(buffers.inbox, row.inbox_read, keepdims=False).reshape(loops.shape)
-    residuals, weight_inputs, layers = buffers.residuals, buffers.weight_inputs, dict(buffers.layer_gradients)
+    residuals, linear_inputs = buffers.residuals, buffers.linear_inputs
+    weight_inputs, layers = buffers.weight_inputs, dict(buffers.layer_gradients)
     if FORWARD in program.kinds:
         with jax.named_scope("F"):
-            message, residuals = run_forward(loops, row.kind == FORWARD, work, message, residuals)
+            message, residuals, linear_inputs = run_forward(
+                loops, row.kind == FORWARD, work, message, residuals, linear_inputs
+            )
     if BACKWARD in program.kinds:
         with jax.named_scope("B"):
             message, weight_inputs, layers["small"] = run_backward(
-                loops, row.kind == BACKWARD, work, message, residuals, weight_inputs, layers["small"]
+                loops,
+                row.kind == BACKWARD,
+                work,
+                message,
+                residuals,
+                linear_inputs,
+                weight_inputs,
+                layers["small"],
             )
     if WEIGHT in program.kinds:
         with jax.named_scope("W"):
-            layers["kernels"] = run_weight(loops, row.kind == WEIGHT, work, weight_inputs, layers["kernels"])
+            layers["kernels"] = run_weight(
+                loops, row.kind == WEIGHT, work, linear_inputs, weight_inputs, layers["kernels"]
+            )
     if BACKWARD_WEIGHT in program.kinds:
         with jax.named_scope("BW"):
             message, layers = run_backward_weight(
-                loops, row.kind == BACKWARD_WEIGHT, work, message, residuals, layers
+                loops, row.kind == BACKWARD_WEIGHT, work, message, residuals, linear_inputs, layers
             )
     return buffers._replace(
         message=message.reshape(buffers.message.shape),
         residuals=residuals,
+        linear_inputs=linear_inputs,
         weight_inputs=weight_inputs,
         layer_gradients=layers,
     )

@@ -55,7 +55,7 @@ def memory_facts(plan: Plan, batch: Batch) -> list[Fact]:
         "gradient accumulators": _bytes((buffers.layer_gradients, buffers.ends)),
         "weights in compute dtype": _compute_weights(plan, params),
         "residuals": _bytes(buffers.residuals),
-        "weight-gradient inputs": _bytes(buffers.weight_inputs),
+        "weight-gradient inputs": _bytes((buffers.linear_inputs, buffers.weight_inputs)),
         "inbox and messages": _bytes((buffers.inbox, buffers.message, buffers.travelling)),
         "logits": 4 * vocabulary * min(tokens, plan.program.settings.head_tokens),
     }

@@ -44,6 +44,7 @@ def on_every_rank(run: Callable[[Ends, Buffers], Buffers], garbage: float) -> tu
             message=jnp.where(is_mine, message, garbage),
             travelling=None,
             residuals=[],
+            linear_inputs={},
             weight_inputs={},
             layer_gradients={},
             ends=(end_sums(weights, has_backward=True),) * 2,

@@ -111,7 +111,9 @@ def needed(name: str, num_microbatches: int) -> Needed:
     step = compile_step(program, params, batch, mlp.make_constants())
     staged = to_stage_layout(params, program.layout)
     buffers = buffer_shapes(program, staged, batch, mlp.make_constants())
-    activations = jax.tree.leaves((buffers.inbox, buffers.residuals, buffers.weight_inputs))
+    activations = jax.tree.leaves(
+        (buffers.inbox, buffers.residuals, buffers.linear_inputs, buffers.weight_inputs)
+    )
     return Needed(
         sum(leaf.size * leaf.dtype.itemsize for leaf in activations),
         step.compiled.memory_analysis().temp_size_in_bytes,

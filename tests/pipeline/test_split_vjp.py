@@ -50,6 +50,12 @@ def normal(*shape: int) -> jax.Array:
 CASES: dict[str, Callable[[], LayerCase]] = {"llama": llama_layer, "mlp": mlp_layer}
 
 
+def in_bf16(case: LayerCase) -> LayerCase:
+    """As training has it: small parameters and constants stay in fp32."""
+    kernels = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), case.params["kernels"])
+    return case._replace(params=dict(case.params, kernels=kernels), x=case.x.astype(jnp.bfloat16))
+
+
 @cache
 def split(name: str, remat: Remat) -> tuple[LayerCase, SplitLayer]:
     case = CASES[name]()
@@ -57,13 +63,18 @@ def split(name: str, remat: Remat) -> tuple[LayerCase, SplitLayer]:
 
 
 @cache
-def forward(name: str, remat: Remat) -> Callable[..., tuple[jax.Array, list[jax.Array]]]:
+def forward(name: str, remat: Remat) -> Callable[..., tuple[jax.Array, list[jax.Array], dict]]:
     return jax.jit(split(name, remat)[1].forward)
 
 
 @cache
 def backward(name: str, remat: Remat) -> Callable[..., tuple]:
     return jax.jit(split(name, remat)[1].backward)
+
+
+def looked_at(name: str, remat: Remat, linear_inputs: dict) -> dict:
+    """Those that B may look at."""
+    return {group: linear_inputs[group] for group in split(name, remat)[1].looked_at}
 
 
 def whole_backward(case: LayerCase, dy: jax.Array) -> tuple[jax.Array, jax.Array, Tree]:
@@ -82,12 +93,15 @@ def test_b_and_w_are_the_backward_pass(name: str, remat: Remat) -> None:
     case = CASES[name]()
     dy = normal(*case.x.shape)
     # F, B and W in programs of their own: only what is handed over here goes from one to the next
-    y, residuals = forward(name, remat)(case.params, case.x, case.context)
-    dx, small, weight_inputs = backward(name, remat)(case.params, residuals, dy, case.context)
+    y, residuals, linear_inputs = forward(name, remat)(case.params, case.x, case.context)
+    dx, small, weight_inputs = backward(name, remat)(
+        case.params, residuals, looked_at(name, remat, linear_inputs), dy, case.context
+    )
+    factors = split(name, remat)[1].complete(weight_inputs, linear_inputs)
     got = {
         "y": y,
         "dx": dx,
-        "d_params": {"kernels": jax.jit(weight_gradients)(weight_inputs), "small": small},
+        "d_params": {"kernels": jax.jit(weight_gradients)(factors), "small": small},
     }
     y, dx, d_params = jax.jit(lambda dy: whole_backward(case, dy))(dy)
     assert_leaves_close(got, {"y": y, "dx": dx, "d_params": d_params}, tolerance=1e-6)
@@ -101,7 +115,7 @@ def test_b_and_w_multiply_as_often_as_the_backward_pass(name: str) -> None:
         lambda params, x, context: whole_backward(case._replace(params=params, x=x, context=context), x),
         *case[1:],
     )
-    w = flops(weight_gradients, layer.weight_inputs)
+    w = flops(weight_gradients, layer.complete(layer.weight_inputs, layer.linear_inputs))
     assert backward_flops(name, "none") + w == whole - forward_flops(case)
     assert w == linear_flops(case)
 
@@ -121,7 +135,8 @@ def forward_flops(case: LayerCase) -> int:
 
 def backward_flops(name: str, remat: Remat) -> int:
     case, layer = split(name, remat)
-    return flops(layer.backward, case.params, layer.residuals, case.x, case.context)
+    inputs = looked_at(name, remat, layer.linear_inputs)
+    return flops(layer.backward, case.params, layer.residuals, inputs, case.x, case.context)
 
 
 def linear_flops(case: LayerCase) -> int:
@@ -157,20 +172,25 @@ def flops(function: Callable[..., Tree], *arguments: Tree) -> int:
 @pytest.mark.parametrize("remat", REMATS)
 @pytest.mark.parametrize("name", CASES)
 def test_no_parameter_is_among_the_residuals(name: str, remat: Remat) -> None:
-    """Nor a copy of one, nor of a constant: what is stored changes with x (the mask of attention aside)."""
+    """Nor a copy of one, nor of a constant, nor attention's mask: what is stored changes with x."""
     case, layer = split(name, remat)
     known = {leaf.shape for leaf in jax.tree.leaves((case.params, case.context[0]))}
     assert not known & {leaf.shape for leaf in layer.residuals}
-    first = forward(name, remat)(case.params, case.x, case.context)[1]
-    other_x = forward(name, remat)(case.params, case.x[::-1, ::-1], case.context)[1]
+    first, other_x = stored(name, remat, case.x), stored(name, remat, case.x[::-1, ::-1])
     for before, after in zip(first, other_x, strict=True):
-        assert before.dtype == bool or not np.array_equal(before, after), before.shape
+        assert not np.array_equal(before, after), before.shape
+
+
+def stored(name: str, remat: Remat, x: jax.Array) -> list[jax.Array]:
+    """What F leaves for B and W."""
+    case = CASES[name]()
+    return jax.tree.leaves(forward(name, remat)(case.params, x, case.context)[1:])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_full_leaves_the_input_of_the_layer_and_nothing_else(name: str) -> None:
     case = CASES[name]()
-    (residual,) = forward(name, "full")(case.params, case.x, case.context)[1]
+    (residual,) = stored(name, "full", case.x)
     np.testing.assert_array_equal(residual, case.x)
 
 
@@ -185,7 +205,9 @@ def test_selective_leaves_the_outputs_of_the_linear_parts() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_policies_store_less_the_more_they_recompute(name: str) -> None:
-    full, selective, none = (sum(leaf.size for leaf in split(name, remat)[1].residuals) for remat in REMATS)
+    full, selective, none = (
+        sum(leaf.size for leaf in stored(name, remat, CASES[name]().x)) for remat in REMATS
+    )
     assert full < selective < none
 
 
@@ -194,31 +216,80 @@ def test_policies_store_less_the_more_they_recompute(name: str) -> None:
 def test_no_value_is_stored_twice(name: str, remat: Remat) -> None:
     """Neither among the residuals, nor among what B leaves for W: q, k and v share one input."""
     case = CASES[name]()
-    residuals = forward(name, remat)(case.params, case.x, case.context)[1]
-    assert len({np.asarray(leaf).tobytes() for leaf in residuals}) == len(residuals)
-    dy = normal(*case.x.shape)
-    weight_inputs = backward(name, remat)(case.params, residuals, dy, case.context)[2]
-    leaves = jax.tree.leaves(weight_inputs)
-    assert len({np.asarray(leaf).tobytes() for leaf in leaves}) == len(leaves)
+    _, residuals, linear_inputs = forward(name, remat)(case.params, case.x, case.context)
+    assert_all_differ([*residuals, *linear_inputs.values()])
+    dy, inputs = normal(*case.x.shape), looked_at(name, remat, linear_inputs)
+    weight_inputs = backward(name, remat)(case.params, residuals, inputs, dy, case.context)[2]
+    assert_all_differ([*linear_inputs.values(), *jax.tree.leaves(weight_inputs)])
+    factors = split(name, remat)[1].complete(weight_inputs, linear_inputs)
     for group, kernels in case.params["kernels"].items():
-        assert weight_inputs[group].x.shape[-1] == next(iter(kernels.values())).shape[0]
-        assert {name: dy.shape[-1] for name, dy in weight_inputs[group].dys.items()} == {
+        assert factors[group].x.shape[-1] == next(iter(kernels.values())).shape[0]
+        assert {name: dy.shape[-1] for name, dy in factors[group].dys.items()} == {
             name: kernel.shape[1] for name, kernel in kernels.items()
         }
+
+
+def assert_all_differ(arrays: list[jax.Array]) -> None:
+    """No two hold the same values in another shape, order or dtype; a broadcast copy is as its original."""
+    found: dict[bytes, tuple] = {}
+    for array in arrays:
+        values = np.unique(np.asarray(array).astype(np.float64)).tobytes()
+        assert values not in found, f"{array.dtype}{array.shape} is {found[values]} again"
+        found[values] = array.dtype, array.shape
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("remat", REMATS)
+@pytest.mark.parametrize("name", CASES)
+def test_no_two_stored_arrays_hold_the_same_values(name: str, remat: Remat, dtype: str) -> None:
+    """Run without compiling, and the layer's input is stored once."""
+    case = CASES[name]() if dtype == "fp32" else in_bf16(CASES[name]())
+    layer = split_layer(case.layer, case.params, case.x, context=case.context, remat=remat)
+    y, residuals, linear_inputs = layer.forward(case.params, case.x, case.context)
+    (others,) = [[leaf for leaf in residuals if leaf is not case.x]]
+    assert len(others) == len(residuals) - 1
+    assert_all_differ([case.x, y, *others, *linear_inputs.values()])
+
+
+def test_what_must_differ_is_seen_to_be_the_same() -> None:
+    x = normal(2, 3, 4)
+    for copy in (x.T, x.reshape(4, 6), jnp.broadcast_to(x, (2, 2, 3, 4)), x.astype(jnp.bfloat16)):
+        with pytest.raises(AssertionError, match="again"):
+            assert_all_differ([x.astype(copy.dtype).astype(jnp.float32), copy])
+
+
+def test_a_linear_input_that_b_needs_too_is_stored_once() -> None:
+    """tanh's derivative is made of its result: B looks at what F left for W, and two groups share it."""
+
+    def layer(params: Tree, x: jax.Array) -> jax.Array:
+        inner = jnp.tanh(x)
+        return sum(dense(inner, kernels)["w"] for kernels in params["kernels"].values())
+
+    params = {"kernels": {"one": {"w": normal(4, 4)}, "two": {"w": 2 * normal(4, 4)}}, "small": {}}
+    case = LayerCase(layer, params, normal(2, 3, 4), ())
+    _, dx, d_params = whole_backward(case, case.x)
+    for remat in REMATS:
+        split = split_layer(layer, params, case.x, context=(), remat=remat)
+        _, residuals, linear_inputs = split.forward(params, case.x, ())
+        got, _, weight_inputs = split.backward(params, residuals, linear_inputs, case.x, ())
+        assert_all_differ([*residuals, *linear_inputs.values()])
+        assert [inputs.x is None for inputs in weight_inputs.values()] == [remat == "none", True]
+        assert set(linear_inputs) == split.looked_at == ({"one"} if remat == "none" else set())
+        kernels = weight_gradients(split.complete(weight_inputs, linear_inputs))
+        assert_leaves_close((got, kernels), (dx, d_params["kernels"]), tolerance=1e-6)
 
 
 # Dtypes
 
 
 def test_bf16_layers_leave_bf16_and_give_fp32_kernel_gradients() -> None:
-    case = llama_layer()
-    kernels = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), case.params["kernels"])
-    params, x = dict(case.params, kernels=kernels), case.x.astype(jnp.bfloat16)
+    case = in_bf16(llama_layer())
+    params, x = case.params, case.x
     layer = split_layer(case.layer, params, x, context=case.context, remat="selective")
 
     def run(params: Tree, x: jax.Array, context: tuple) -> tuple:
-        y, residuals = layer.forward(params, x, context)
-        return y, residuals, *layer.backward(params, residuals, y, context)
+        y, residuals, inputs = layer.forward(params, x, context)
+        return y, residuals, *layer.backward(params, residuals, inputs, y, context)
 
     y, residuals, dx, small, weight_inputs = jax.eval_shape(run, params, x, case.context)
     assert {leaf.dtype.name for leaf in jax.tree.leaves((y, dx, residuals, weight_inputs))} == {"bfloat16"}
