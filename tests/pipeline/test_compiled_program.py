@@ -31,6 +31,7 @@ from jaxpipe.pipeline import (
     make_loss_and_gradients,
     to_stage_layout,
 )
+from jaxpipe.pipeline.split_vjp import Remat
 from jaxpipe.schedules import build
 
 SAME_HLO = {"xla_backend_optimization_level": 0}
@@ -74,7 +75,13 @@ MODELS = {"mlp": mlp_model, "llama": llama_model}
 
 @cache
 def compiled(
-    model: str, num_layers: int, schedule: str, fuse_backward: bool, transfer_ticks: int, untied: bool = False
+    model: str,
+    num_layers: int,
+    schedule: str,
+    fuse_backward: bool,
+    transfer_ticks: int,
+    remat: Remat = "full",
+    untied: bool = False,
 ) -> Step:
     """``untied`` serves only to keep apart what the cache holds."""
     contract, params, batch, constants = MODELS[model](num_layers)
@@ -83,7 +90,7 @@ def compiled(
         transfer_ticks=transfer_ticks,
         fuse_backward=fuse_backward,
     )
-    program = make_program(contract, table, params, settings=Settings())
+    program = make_program(contract, table, params, settings=Settings(remat=remat))
     return compile_step(program, params, batch, constants, options=SAME_HLO)
 
 
@@ -133,8 +140,13 @@ PROGRAMS = [
     ("llama", 8, "zb_h1", False, 2),
     ("mlp", 4, "chimera", False, 1),
     ("mlp", 6, "dualpipe", True, 2),
+    ("mlp", 4, "zb_h1", False, 1, "none"),
+    ("mlp", 6, "1f1b", True, 2, "none"),
+    ("llama", 4, "zb_h1", False, 1, "none"),
+    ("llama", 8, "1f1b", True, 1, "none"),
+    ("llama", 4, "1f1b", False, 1, "selective"),
 ]
-"""Model, layers (1 or 2 a stage, or 2, 2, 1, 1), schedule, fuse_backward, transfer_ticks."""
+"""Model, layers (1 or 2 a stage, or 2, 2, 1, 1), schedule, fuse_backward, transfer_ticks, remat if not full."""
 
 
 @pytest.mark.parametrize("choice", PROGRAMS, ids=lambda choice: "-".join(map(str, choice)))
@@ -146,7 +158,7 @@ def test_an_idle_tick_computes_nothing_and_touches_no_buffer(choice: tuple) -> N
 @pytest.mark.parametrize("choice", PROGRAMS, ids=lambda choice: "-".join(map(str, choice)))
 def test_a_tick_moves_a_few_messages(choice: tuple) -> None:
     """Two permutes between neighbours, one read of the inbox, a copy for each message that stays a tick."""
-    step, transfer_ticks = compiled(*choice), choice[-1]
+    step, transfer_ticks = compiled(*choice), choice[4]
     computations = hlo.parse(step.compiled.as_text())
     tick = computations[hlo.tick_body(computations)].values()
     permutes = [instruction for instruction in tick if instruction.opcode == "collective-permute"]
