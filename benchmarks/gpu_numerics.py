@@ -25,7 +25,7 @@ from jaxpipe.pipeline import (
     to_canonical_layout,
     to_stage_layout,
 )
-from jaxpipe.pipeline.split_vjp import Remat
+from jaxpipe.pipeline.remat import Remat
 from jaxpipe.schedules import build
 from jaxpipe.training.reference import reference_loss_and_gradients
 

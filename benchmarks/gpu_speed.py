@@ -24,7 +24,7 @@ from jaxpipe.pipeline import (
     Tree,
     balanced_layers,
 )
-from jaxpipe.pipeline.split_vjp import Remat
+from jaxpipe.pipeline.remat import Remat
 from jaxpipe.schedules import build
 from jaxpipe.training.optimizer import AdamW
 from jaxpipe.training.reference import reference_loss

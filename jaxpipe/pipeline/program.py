@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, TickTable
 from jaxpipe.pipeline.contract import StageContract
 from jaxpipe.pipeline.layout import Layout
-from jaxpipe.pipeline.split_vjp import Remat
+from jaxpipe.pipeline.remat import Remat
 
 
 class Settings(NamedTuple):

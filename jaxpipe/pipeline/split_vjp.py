@@ -10,11 +10,7 @@ product a kernel and never repeats B's chain.
 
 What F leaves for B is the pytree that ``jax.vjp`` returns, flattened, without those leaves that B has
 anyway: parameters, constants and the dummies go in as tracers and come back as the same tracers, so
-identity finds them, and no weight is ever stored. ``jax.checkpoint`` chooses what the rest is:
-
-    none        what costs more than arithmetic on what is kept anyway: products, sums, exponentials
-    selective   the outputs of ``dense``: attention, norms and elementwise work are done again
-    full        the layer's input
+identity finds them, and no weight is ever stored. ``jax.checkpoint`` chooses what the rest is (remat.py).
 
 W reads x where it lies. With ``none`` F leaves it (``linear_inputs``), and it has no dummy: B neither keeps
 nor passes on a second copy. Else B does x again, and hands it on with the dys.
@@ -36,32 +32,7 @@ from jaxtyping import Array, Float
 from jaxpipe.pipeline.contract import Tree
 from jaxpipe.pipeline.manual_axes import zeros_like_struct
 from jaxpipe.pipeline.products import Shared, multiply, multiply_back, multiply_weights
-
-Remat = Literal["none", "selective", "full"]
-
-_DENSE_OUTPUT = "dense_output"
-
-_MOVES = frozenset(
-    {"broadcast_in_dim", "concatenate", "convert_element_type", "pvary", "reshape", "slice", "split"}
-)
-"""What repeats, renames, cuts or widens a value: RoPE's halves, the fp32 copy of what a norm reads."""
-
-_ARITHMETIC = frozenset({"add", "div", "integer_pow", "mul", "neg", "reduce_precision", "square", "sub"})
-"""The derivative of a product keeps its factors, so the product would be kept beside them: a norm's
-output, the softmax beside its exponentials, silu(gate) beside gate."""
-
-
-def _is_kept(primitive: Any, *operands: Any, **_: Any) -> bool:
-    """The policy of ``none``; what is made of integers alone, as masks are, is made again."""
-    is_new = primitive.name not in _MOVES | _ARITHMETIC
-    return is_new and any(jnp.issubdtype(operand.dtype, jnp.inexact) for operand in operands)
-
-
-_POLICIES: dict[Remat, Callable[..., bool]] = {
-    "none": _is_kept,
-    "selective": jax.checkpoint_policies.save_only_these_names(_DENSE_OUTPUT),
-    "full": jax.checkpoint_policies.nothing_saveable,
-}
+from jaxpipe.pipeline.remat import DENSE_OUTPUT, POLICIES, Remat
 
 
 def dense(
@@ -70,7 +41,7 @@ def dense(
 ) -> dict[str, Float[Array, "*batch o"]]:
     """``{name: x @ kernel}`` for kernels that share their input: all products with weights go here."""
     ys = multiply(x, kernels, None) if isinstance(kernels, Mapping) else kernels.multiply(x)
-    return {name: checkpoint_name(y, _DENSE_OUTPUT) for name, y in ys.items()}
+    return {name: checkpoint_name(y, DENSE_OUTPUT) for name, y in ys.items()}
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=["kernels"], meta_fields=["shared"])
@@ -241,7 +212,7 @@ def split_layer(
         y, calls = _recorded(layer, tapped, params["small"], x, context)
         return y, {group: calls[group].x for group in by_forward}
 
-    function = jax.checkpoint(tapped_layer, policy=_POLICIES[remat])
+    function = jax.checkpoint(tapped_layer, policy=POLICIES[remat])
     found: dict[str, Any] = {}
 
     def trace(params: Tree, x: Array, context: tuple) -> tuple[list[Array], dict[str, Array]]:

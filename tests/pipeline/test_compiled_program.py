@@ -31,7 +31,7 @@ from jaxpipe.pipeline import (
     make_loss_and_gradients,
     to_stage_layout,
 )
-from jaxpipe.pipeline.split_vjp import Remat
+from jaxpipe.pipeline.remat import Remat
 from jaxpipe.schedules import build
 
 SAME_HLO = {"xla_backend_optimization_level": 0}
@@ -146,7 +146,7 @@ PROGRAMS = [
     ("llama", 8, "1f1b", True, 1, "none"),
     ("llama", 4, "1f1b", False, 1, "selective"),
 ]
-"""Model, layers (1 or 2 a stage, or 2, 2, 1, 1), schedule, fuse_backward, transfer_ticks, remat if not full."""
+"""Model, layers (1 or 2 a stage, or 2, 2, 1, 1), schedule, fuse_backward, transfer_ticks, remat (full)."""
 
 
 @pytest.mark.parametrize("choice", PROGRAMS, ids=lambda choice: "-".join(map(str, choice)))

@@ -16,7 +16,7 @@ from programs import QUICK, assert_leaves_close, compile_step, make_program
 
 from jaxpipe.lowering import lower
 from jaxpipe.pipeline import Batch, LossAndGradients, Settings, Tree, buffer_shapes, to_stage_layout
-from jaxpipe.pipeline.split_vjp import Remat
+from jaxpipe.pipeline.remat import Remat
 from jaxpipe.schedules import GENERATORS, Schedule, build, simulate
 from jaxpipe.training.reference import reference_loss_and_gradients
 

@@ -42,7 +42,7 @@ from jaxpipe.pipeline import (
     to_canonical_layout,
     to_stage_layout,
 )
-from jaxpipe.pipeline.split_vjp import Remat
+from jaxpipe.pipeline.remat import Remat
 from jaxpipe.schedules import Placement, build, forward_only, looped, mirrored, v_shaped
 from jaxpipe.training.reference import reference_loss
 

@@ -14,7 +14,8 @@ import tiny_llama
 from programs import assert_leaves_close
 
 from jaxpipe.pipeline import Tree, dense
-from jaxpipe.pipeline.split_vjp import Remat, SplitLayer, split_layer, weight_gradients
+from jaxpipe.pipeline.remat import Remat
+from jaxpipe.pipeline.split_vjp import SplitLayer, split_layer, weight_gradients
 
 REMATS: tuple[Remat, ...] = ("full", "selective", "none")
 

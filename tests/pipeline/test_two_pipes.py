@@ -13,7 +13,7 @@ from programs import compile_step, make_program
 
 from jaxpipe.lowering import TickTable, lower
 from jaxpipe.pipeline import Settings
-from jaxpipe.pipeline.split_vjp import Remat
+from jaxpipe.pipeline.remat import Remat
 from jaxpipe.schedules import build, mirrored
 
 
