@@ -154,7 +154,10 @@ def run_backward_weight(
 def _backward_of_layer(
     loops: StageLoops, counters: tuple, work: Work, dy: Array, residuals: list[Array], linear_inputs: Tree
 ) -> tuple[Array, Work, Array, Tree, Tree, Tree]:
-    """The layer, its work, dx, the small gradients, and what B and F leave for W."""
+    """The layer, its work, dx, the small gradients, and what B and F leave for W.
+
+    W in the same body gets its inputs through a barrier, so that B has the same bits as without it.
+    """
     assert loops.split is not None
     last = loops.layers_of_chunk[work.chunk] - 1 if loops.num_layers is None else loops.num_layers - 1
     layer, work = tied(counters, (last - counters[-1], work))
@@ -162,7 +165,9 @@ def _backward_of_layer(
     saved = tied(counters, _read(residuals, work.residual_slot, layer))
     inputs = tied(counters, _read(linear_inputs, work.input_slot, layer))
     context = loops.context(work.microbatch)
-    dx, d_small, weight_inputs = loops.split.backward(params, saved, inputs, dy, context)
+    dx, d_small, weight_inputs = jax.lax.optimization_barrier(
+        loops.split.backward(params, saved, inputs, dy, context)
+    )
     return layer, work, dx, d_small, weight_inputs, inputs
 
 

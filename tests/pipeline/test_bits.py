@@ -136,6 +136,12 @@ def test_remat_changes_no_bit_of_the_mlp(fuse: bool) -> None:
     assert_same_bits(none, full)
 
 
+@pytest.mark.parametrize("remat", ["full", "selective", "none"])
+def test_b_and_w_of_llama_have_the_same_bits_on_one_tick_or_two(remat: Remat) -> None:
+    """A barrier stands between them: without it XLA fuses part of W into B where both are in one body."""
+    assert_same_bits(remat_step(tiny_llama, remat, True), remat_step(tiny_llama, remat, False))
+
+
 @pytest.mark.parametrize("fuse", [True, False], ids=["fused", "split"])
 def test_remat_changes_no_more_of_llama_than_xla_does(fuse: bool) -> None:
     """F and the head have the same bits. XLA compiles attention's backward pass in another way where less is
