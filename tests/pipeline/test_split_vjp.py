@@ -260,10 +260,10 @@ def test_what_must_differ_is_seen_to_be_the_same() -> None:
 
 
 def test_a_linear_input_that_b_needs_too_is_stored_once() -> None:
-    """tanh's derivative is made of its result: B looks at what F left for W, and two groups share it."""
+    """exp is its own derivative: B looks at what F left for W, and two groups share it."""
 
     def layer(params: Tree, x: jax.Array) -> jax.Array:
-        inner = jnp.tanh(x)
+        inner = jnp.exp(x)
         return sum(dense(inner, kernels)["w"] for kernels in params["kernels"].values())
 
     params = {"kernels": {"one": {"w": normal(4, 4)}, "two": {"w": 2 * normal(4, 4)}}, "small": {}}
