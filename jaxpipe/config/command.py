@@ -1,8 +1,8 @@
 """From ``argv`` to a configuration that is known to be right, or to all that is wrong with it.
 
-    YAML file --+
-                +--> assignments --> values by type --> ranges and rules --> Config
-    flags ------+
+    YAML file ----+
+    environment --+--> assignments --> values by type --> ranges and rules --> Config
+    flags --------+
 
 Nothing here loads JAX: a mistake is told at once.
 """
@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.config.assignments import Fault, Source, overlay
+from jaxpipe.config.environment import read_environment
 from jaxpipe.config.flags import read_command_line
 from jaxpipe.config.help_page import print_help
 from jaxpipe.config.keys import assemble, keys, sections
+from jaxpipe.config.process_rules import has_several_processes
 from jaxpipe.config.rules import run_directory_fault, value_faults
 from jaxpipe.config.sections import Config
 from jaxpipe.config.values import convert, describe
@@ -50,7 +52,7 @@ def parse(argv: Sequence[str]) -> Command:
         _exit_if(found)
         print_help(assemble(values), file=file)
         sys.exit(0)
-    values, found = _read(overlay([read_yaml_file(file), line.source]))
+    values, found = _read(overlay([read_yaml_file(file), read_environment(os.environ), line.source]))
     found += [
         Fault(f"there is no place for {word!r}; give one YAML file, before the flags", "command line")
         for word in line.files[1:]
@@ -104,10 +106,16 @@ def _choose_run_directory(values: dict[str, Any], *, file: str) -> tuple[str, Fa
     """The run's directory, named after the YAML file and the time if nobody named it, and its fault."""
     resume = values.get("checkpoint.resume", False)
     directory = values.get("run.dir")
+    if directory is None and has_several_processes(values):
+        return "", Fault(
+            "run.dir must be given for several processes, as its default holds the time; give one"
+        )
     if directory is None:
         directory = f"runs/{Path(file).stem}-{datetime.now():%Y%m%d-%H%M%S}"
         if resume:
             return directory, Fault("checkpoint.resume needs the directory of a run; give run.dir")
+    if has_several_processes(values):  # they start one after the other: process 0 looks, when all are there
+        return directory, None
     message = run_directory_fault(directory, resume=resume)
     return directory, Fault(message) if message else None
 

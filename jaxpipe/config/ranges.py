@@ -86,6 +86,9 @@ RANGES: Mapping[str, Range] = {
     "checkpoint.keep": _STEPS,
     "run.seed": Range(0, 2**32 - 1),
     "run.log_every": _STEPS,
+    "distributed.num_processes": _COUNT,
+    "distributed.process_id": Range(0, _LARGEST_COUNT - 1),
+    "distributed.timeout": Range(5, _LONGEST),
 }
 
 

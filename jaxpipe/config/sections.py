@@ -130,6 +130,25 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+    """Several processes, on one host or on many: start the same command in each, with run.dir on a disk that all share.
+
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID do for flags that are not given.
+    """
+
+    coordinator: str | None = None
+    """Where the processes meet: process 0's host and a free port on it, as host:port."""
+    num_processes: int | None = None
+    """How many processes there are; each has an equal share of the devices."""
+    process_id: int | None = None
+    """Which of them this one is, from 0; process 0 writes and prints."""
+    detect: bool = False
+    """Let JAX find these three out from Slurm, Open MPI, Kubernetes or a TPU pod."""
+    timeout: int = 100
+    """Seconds that all have to start, and within which one that is dead or silent ends all others."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """One run, whole."""
 
@@ -141,3 +160,4 @@ class Config:
     optimizer: OptimizerConfig
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     run: RunConfig = field(default_factory=RunConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)

@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from jaxpipe.data import ValidationBatches
 from jaxpipe.pipeline import Batch, Tree
-from jaxpipe.training.interrupt import StopRequest
+from jaxpipe.training.interrupt import Stop
 
 
 class Evaluation(NamedTuple):
@@ -20,7 +20,7 @@ class Evaluation(NamedTuple):
     constants: Tree
 
 
-def evaluate(evaluation: Evaluation, params: Tree, stop: StopRequest) -> float | None:
+def evaluate(evaluation: Evaluation, params: Tree, stop: Stop) -> float | None:
     """Nats per valid token over all validation batches, each token counted once; None if ``stop`` came first.
 
     One batch is read back before the next is given out: a long queue of programs with collectives can
@@ -34,4 +34,5 @@ def evaluate(evaluation: Evaluation, params: Tree, stop: StopRequest) -> float |
         batch_loss, batch_tokens = jax.device_get(summed)
         loss += float(batch_loss)
         num_tokens += int(batch_tokens)
+        stop.ask()
     return loss / num_tokens

@@ -15,7 +15,7 @@ from jaxpipe.checkpoint import Checkpoints
 from jaxpipe.data import Batches
 from jaxpipe.pipeline import Batch, Tree
 from jaxpipe.training.evaluation import Evaluation, evaluate
-from jaxpipe.training.interrupt import StopRequest
+from jaxpipe.training.interrupt import Stop
 from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
 from jaxpipe.training.progress import show_message
@@ -47,7 +47,7 @@ class Loop(NamedTuple):
     log: StepLog
 
 
-def run_loop(loop: Loop, state: TrainState, stop: StopRequest, *, start: int, is_saved: bool) -> int:
+def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: int, is_saved: bool) -> int:
     """Steps ``start + 1`` to ``loop.num_steps``, or until ``stop``; the last step that was done.
 
     ``is_saved``: there is a checkpoint of step ``start``.
@@ -61,6 +61,7 @@ def run_loop(loop: Loop, state: TrainState, stop: StopRequest, *, start: int, is
         state, metrics = loop.train_step(state, batch, loop.constants)
         step += 1
         loop.log.add(step, metrics)
+        stop.ask()
         is_last = step == loop.num_steps
         if loop.eval_every and (is_last or step % loop.eval_every == 0):
             _evaluate(loop, state, step, stop)
@@ -74,7 +75,7 @@ def run_loop(loop: Loop, state: TrainState, stop: StopRequest, *, start: int, is
     return step
 
 
-def _evaluate(loop: Loop, state: TrainState, step: int, stop: StopRequest) -> None:
+def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> None:
     loop.log.flush()
     loss = None if loop.evaluation is None else evaluate(loop.evaluation, state.params, stop)
     if loss is not None:
@@ -100,7 +101,7 @@ def _norm(params: Tree) -> Float[Array, ""]:
 def _finish(loop: Loop, state: TrainState, step: int) -> None:
     """Wait for the last checkpoint, then write the hash of the parameters: the last line of the metrics."""
     loop.checkpoints.wait()
-    digest = params_sha256(named_params(jax.device_get(loop.to_canonical(state)["params"])))
+    digest = params_sha256(named_params(loop.to_canonical(state)["params"]))
     write_metrics(loop.log.file, {"final": True, "step": step, "params_sha256": digest})
     show_message(
         loop.log.line, f"step {step}: checkpoint in {loop.checkpoints.directory}, parameters {digest[:16]}"

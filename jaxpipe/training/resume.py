@@ -12,7 +12,11 @@ from jaxpipe.data import Batches
 from jaxpipe.errors import InputError
 from jaxpipe.pipeline import Tree
 from jaxpipe.training.plan import Plan
+from jaxpipe.training.processes import from_first, is_first
 from jaxpipe.training.state import canonical_template
+
+
+NO_STEP = -1
 
 
 class Found(NamedTuple):
@@ -33,12 +37,15 @@ def read_checkpoint(
 ) -> Found | None:
     """The newest checkpoint, with ``batches`` set to go on after it; None if there is no complete one.
 
+    Of several processes the first one looks, and all read what it found.
+
     Raises:
         InputError: it is of another model, its position is one in other data, or it has more steps than
             the run is to have.
     """
-    step = checkpoints.latest()
-    if step is None:
+    latest = checkpoints.latest() if is_first() else None
+    step = from_first(NO_STEP if latest is None else latest)
+    if step == NO_STEP:
         return None
     info = checkpoints.read_info(step)
     changed = _changed(yaml.safe_load(info["config"]), yaml.safe_load(to_yaml(config)))
@@ -69,7 +76,11 @@ def _changed(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, t
     before, now = dict(_flat(saved)), dict(_flat(wanted))
     keys = sorted(before.keys() | now.keys())
     differing = {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
-    return {key: values for key, values in differing.items() if key not in ("checkpoint.resume", "run.dir")}
+    return {key: values for key, values in differing.items() if not _is_how_it_is_started(key)}
+
+
+def _is_how_it_is_started(key: str) -> bool:
+    return key in ("checkpoint.resume", "run.dir") or key.startswith("distributed.")
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -49,6 +49,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
 
+def run_directory(directory: Path | str) -> RunDirectory:
+    """The paths alone, for those who do not write."""
+    return RunDirectory(Path(directory).resolve())
+
+
 @contextmanager
 def claim_run_directory(directory: Path | str, *, resume: bool) -> Iterator[RunDirectory]:
     """Hold ``directory`` for this process, for a new run or to resume the one it holds.
@@ -58,7 +63,7 @@ def claim_run_directory(directory: Path | str, *, resume: bool) -> Iterator[RunD
     Raises:
         InputError: another process works there; a new run would overwrite one; there is none to resume.
     """
-    run = RunDirectory(Path(directory).resolve())
+    run = run_directory(directory)
     _check(run, resume=resume)
     try:
         run.path.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from jaxtyping import Array
 from jaxpipe.pipeline.contract import Tree
 from jaxpipe.pipeline.layout import Layout, to_canonical_layout, to_stage_layout
 from jaxpipe.pipeline.sharding import Sharding, stage_specs
+from jaxpipe.training.global_arrays import to_host
 from jaxpipe.training.optimizer import AdamW, init_moments
 
 
@@ -88,16 +89,18 @@ def canonical_template(init_params: Callable[[], Tree], settings: AdamW, mesh: M
 
 
 def named_params(params: Tree) -> Iterator[tuple[str, np.ndarray]]:
-    """``(name, array)`` of canonical parameters in model order: embedding, layer by layer, final, head."""
-    yield "embedding", np.asarray(params["embedding"])
-    layers = jax.tree.map(np.asarray, params["layers"])
-    leaves = jax.tree_util.tree_leaves_with_path(layers)
+    """``(name, array)`` of canonical parameters in model order, each brought to the host when it is its turn.
+
+    That order: embedding, layer by layer, final, head.
+    """
+    yield "embedding", to_host(params["embedding"])
+    leaves = jax.tree_util.tree_leaves_with_path(params["layers"])
     for index in range(leaves[0][1].shape[0]):
         for path, leaf in leaves:
-            yield f"layers.{index}.{_name(path)}", leaf[index]
+            yield f"layers.{index}.{_name(path)}", to_host(leaf, index)
     for group in ("final", "head"):
         for path, leaf in jax.tree_util.tree_leaves_with_path(params.get(group, {})):
-            yield ".".join(filter(None, (group, _name(path)))), np.asarray(leaf)
+            yield ".".join(filter(None, (group, _name(path)))), to_host(leaf)
 
 
 def _name(path: tuple) -> str:

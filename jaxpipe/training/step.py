@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int32
 
 from jaxpipe.pipeline.contract import Batch, LossAndGradients, Tree
 from jaxpipe.pipeline.sharding import Sharding
+from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.optimizer import AdamW, apply_gradients
 from jaxpipe.training.state import TrainState, state_shardings
 
@@ -67,10 +68,13 @@ def compile_step(
 
 
 def to_microbatches(tokens: np.ndarray, labels: np.ndarray, *, num_microbatches: int, mesh: Mesh) -> Batch:
-    """``[global batch, sequence]`` on the host as ``[microbatches, batch, sequence]`` on the devices."""
+    """``[global batch, sequence]`` on the host as ``[microbatches, batch, sequence]`` on the devices.
+
+    Every process gives the whole batch; see global_arrays.py.
+    """
 
     def cut(array: np.ndarray) -> Array:
-        return jax.device_put(array.reshape(num_microbatches, -1, array.shape[-1]), _batch_sharding(mesh))
+        return to_devices(array.reshape(num_microbatches, -1, array.shape[-1]), _batch_sharding(mesh))
 
     return Batch(cut(tokens), cut(labels), {})
 

@@ -2,34 +2,41 @@
 
 The order matters. What the text or the devices refuse is told before the run's directory is touched, and a
 resumed run's ``config.yaml`` changes only when nothing can be refused any more.
+
+Several processes all do the same, but the first one alone owns the directory: processes.py.
 """
 
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, TextIO
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.checkpoint import open_checkpoints
-from jaxpipe.config import Config, to_yaml
+from jaxpipe.config import Config, DistributedConfig, to_yaml
 from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
 from jaxpipe.errors import CheckpointError
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
+from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
-from jaxpipe.training.interrupt import StopRequest, stop_on_signals
+from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
 from jaxpipe.training.loop import Loop, run_loop
 from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
 from jaxpipe.training.plan import Plan, make_plan
+from jaxpipe.training.processes import is_first, joined, same_in_all
 from jaxpipe.training.progress import make_console, open_progress, show_facts
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint
-from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, write_config
+from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
+from jaxpipe.training.shared_stop import SharedStop, make_highest
 from jaxpipe.training.state import TrainState, from_canonical, init_state, make_to_canonical
 from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
 from jaxpipe.training.step_log import DivergedError, StepLog
@@ -57,15 +64,13 @@ def train(config: Config, *, dry_run: bool = False) -> int:
     """
     if dry_run:
         return _tell(config)
-    assert config.run.dir is not None, "the parser chooses one"
-    with stop_on_signals() as stop:
-        prepared = _prepare(config)
-        with claim_run_directory(config.run.dir, resume=config.checkpoint.resume) as directory:
-            try:
-                return _train(config, prepared, directory, stop)
-            except (DivergedError, CheckpointError) as error:
-                print(f"train.py: {error}", file=sys.stderr)
-                return 1
+    try:
+        with joined(config.distributed, num_devices=config.mesh.dp * config.mesh.pp * config.mesh.tp):
+            # how the processes found each other is no part of what the run is
+            return _run(dataclasses.replace(config, distributed=DistributedConfig()))
+    except (DivergedError, CheckpointError) as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 1
 
 
 def _tell(config: Config) -> int:
@@ -76,6 +81,26 @@ def _tell(config: Config) -> int:
     show_facts(console, "layout", layout_facts(config, plan, mesh))
     show_facts(console, "bytes per device", memory_facts(plan, _batch_shapes(config, mesh)))
     return 0
+
+
+def _run(config: Config) -> int:
+    """The run of this process, alone or one of several."""
+    assert config.run.dir is not None, "the parser chooses one"
+    with stop_on_signals(announces=is_first()) as own:
+        prepared = _prepare(config)
+        same_in_all("configuration and text", f"{to_yaml(config)}{prepared.batches.get_state()}")
+        claimed = (
+            claim_run_directory(config.run.dir, resume=config.checkpoint.resume)
+            if is_first()
+            else nullcontext(run_directory(config.run.dir))
+        )
+        with claimed as directory:
+            return _train(config, prepared, directory, _shared(own, prepared.mesh))
+
+
+def _shared(own: StopRequest, mesh: Mesh) -> Stop:
+    """The stop of all processes."""
+    return own if jax.process_count() == 1 else SharedStop(own, make_highest(mesh), announces=is_first())
 
 
 def _prepare(config: Config) -> _Prepared:
@@ -91,25 +116,26 @@ def _prepare(config: Config) -> _Prepared:
         batch_size=config.train.global_batch_size,
         seed=config.run.seed,
     )
-    constants = jax.device_put(plan.make_constants(), NamedSharding(mesh, PartitionSpec()))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    constants = jax.tree.map(lambda array: to_devices(array, everywhere), plan.make_constants())
     evaluation = _make_evaluation(config, plan, corpus, constants)
     return _Prepared(mesh, plan, corpus, batches, constants, evaluation)
 
 
-def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: StopRequest) -> int:
+def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: Stop) -> int:
     """From the checkpoint, if there is one, to the last step."""
     mesh, plan, batches = prepared.mesh, prepared.plan, prepared.batches
     resume, config = config.checkpoint.resume, with_own_schedule(config)
     if not resume:
         _write_config(config, directory, plan)
-    console = make_console(enabled=jax.process_index() == 0)
+    console = make_console(enabled=is_first())
     with open_checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:
         found = read_checkpoint(config, plan, mesh, checkpoints=checkpoints, batches=batches)
         start, state = _start(plan, mesh, found)
         # without a checkpoint everything is done once more, the evaluation of step 0 too
         kept = (start if found else -1) if resume else None
         with (
-            open_metrics(directory.metrics, resume_step=kept) as file,
+            _metrics(directory, kept) as file,
             open_progress(console, config.train.num_steps, start_step=start) as line,
         ):
             is_other_schedule = _write_config(config, directory, plan) if resume else False
@@ -139,8 +165,17 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
     return 0 if last >= config.train.num_steps else stop.exit_code
 
 
+def _metrics(directory: RunDirectory, resume_step: int | None) -> AbstractContextManager[TextIO]:
+    """The file of metrics; where another process writes them, they go nowhere."""
+    if not is_first():
+        return open(os.devnull, "w", encoding="utf-8")
+    return open_metrics(directory.metrics, resume_step=resume_step)
+
+
 def _write_config(config: Config, directory: RunDirectory, plan: Plan) -> bool:
     """Whether a run is resumed is no part of what it is. True if its schedule's file was another one."""
+    if not is_first():
+        return False
     is_other_schedule = write_own_schedule(config, directory, plan.schedule)
     checkpoint = dataclasses.replace(config.checkpoint, resume=False)
     write_config(directory, to_yaml(dataclasses.replace(config, checkpoint=checkpoint)))

@@ -1,0 +1,23 @@
+"""What the environment says: the variables that launchers set for JAX, each in place of a flag."""
+
+from collections.abc import Mapping
+
+from jaxpipe.config.assignments import Assignment, Source, Text
+
+VARIABLES = {
+    "JAX_COORDINATOR_ADDRESS": "distributed.coordinator",
+    "JAX_NUM_PROCESSES": "distributed.num_processes",
+    "JAX_PROCESS_ID": "distributed.process_id",
+}
+"""JAX itself reads the first; the other two are usual names for what it is then passed."""
+
+
+def read_environment(environment: Mapping[str, str]) -> Source:
+    """The assignments of those variables that are set and not empty."""
+    return Source(
+        tuple(
+            Assignment(path, Text(environment[name]), f"{name} in the environment")
+            for name, path in VARIABLES.items()
+            if environment.get(name)
+        )
+    )

@@ -1,0 +1,33 @@
+"""Arrays over the devices of all processes, made from the host's and brought back to it.
+
+Every process holds the same array on its host, and puts on its own devices what belongs there: nothing is
+sent, and what is right for several processes is right for one.
+"""
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+
+def to_devices(array: np.ndarray | Array, sharding: NamedSharding) -> Array:
+    """``array``, the same in all processes and whole in each, laid out by ``sharding``."""
+    on_host = np.asarray(array)
+    return jax.make_array_from_callback(on_host.shape, sharding, lambda index: on_host[index])
+
+
+def to_host(array: Array | np.ndarray, index: int | None = None) -> np.ndarray:
+    """``array``, or ``array[index]``, whole; all processes must ask for the same ones in the same order.
+
+    No process holds more than this one result beside its own shards.
+    """
+    if isinstance(array, np.ndarray) or array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array if index is None else array[index])
+    assert isinstance(array.sharding, NamedSharding), array.sharding
+    everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
+    part = (array,) if index is None else (array, index)
+    return np.asarray(jax.jit(_take, out_shardings=everywhere)(*part))
+
+
+def _take(array: Array, index: Array | None = None) -> Array:
+    return array if index is None else array[index]

@@ -1,0 +1,217 @@
+"""A run of several processes: how they find each other, agree, and end together.
+
+All run this same program on the same configuration and text, as JAX wants it, each with its own devices.
+Process 0 alone writes and prints; what only it can know (which checkpoint there is) it tells the others.
+
+    joined         jax.distributed, then the watch over each other (watch.py), until the run is over
+    from_first     a value of process 0, in all processes
+    same_in_all    refuse to start with different configurations or texts
+
+How a process of several ends::
+
+    code            0, 143 ...  the run is over, or was asked to stop: all end alike
+                    2           this one or another refuses to go on: InputError
+                    1           something went wrong here or elsewhere, or another process has vanished
+                    134         JAX has ended it (SIGABRT): process 0, and with it JAX's own coordination,
+                                is gone, and JAX was faster than our watch; or another one vanished while
+                                all were starting
+
+All of that happens within ``distributed.timeout`` seconds.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxpipe.config import DistributedConfig
+from jaxpipe.errors import CheckpointError, InputError
+from jaxpipe.training.devices import emulate, find_devices
+from jaxpipe.training.step_log import DivergedError
+from jaxpipe.training.watch import (
+    Address,
+    Watch,
+    fail,
+    listen,
+    say_and_exit,
+    say_done,
+    watch_all,
+    watch_first,
+)
+
+_SILENCE = 0.75
+"""Share of the timeout after which the watch loses patience: before JAX, which ends a process less nicely."""
+
+_JAX_PATIENCE = 30
+"""Seconds that JAX may take longer to start than we wait: the sentence is ours."""
+
+_CODES = {InputError: 2, CheckpointError: 1, DivergedError: 1, KeyboardInterrupt: 130}
+"""Errors that say all in one sentence; all others have code 1 and a traceback."""
+
+_NEWS_SECONDS = 1.0
+_LONGEST_ADDRESS = 512
+
+
+@contextmanager
+def joined(settings: DistributedConfig, *, num_devices: int) -> Iterator[None]:
+    """Be one of several processes, if the settings ask for that, for as long as this context lasts.
+
+    Without accelerators each process gets its share of ``num_devices`` emulated ones. An error that leaves
+    this context in one of several processes ends them all, here and now: it is told, and not passed on.
+    """
+    if settings.num_processes is None and not settings.detect:
+        yield
+        return
+    watch = None
+    try:
+        watch = _start(settings, num_devices)
+        yield
+    except BaseException as error:  # noqa: BLE001 - nobody above could end the others
+        _fail(watch, error)
+    if watch is not None:
+        say_done(watch)
+    sys.stdout.flush()
+    jax.distributed.shutdown()
+
+
+def is_first() -> bool:
+    """Whether this is process 0, which alone writes and prints. Asks no device, which one process may not have yet."""
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def from_first(value: int) -> int:
+    """Process 0's ``value``, in all processes; all must ask."""
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def same_in_all(what: str, text: str) -> None:
+    """Raise InputError in each process whose ``text`` is not that of process 0; all must ask."""
+    own = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+    if not np.array_equal(multihost_utils.broadcast_one_to_all(own), own):
+        raise InputError(
+            f"all processes must have the same {what}, but process {jax.process_index()} has another one than "
+            "process 0; start all with the same files, the same flags and the same version of jaxpipe"
+        )
+
+
+def _start(settings: DistributedConfig, num_devices: int) -> Watch | None:
+    """Join the others, start the devices and the watch; None if there are no others after all.
+
+    Raises:
+        InputError: there is no cluster to detect, or the coordinator's address cannot be used.
+    """
+    deadline = threading.Timer(settings.timeout, say_and_exit, (_late(settings), 1))
+    deadline.daemon = True
+    deadline.start()
+    if settings.num_processes is not None:
+        emulate(num_devices // settings.num_processes)
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
+    _initialize(settings)
+    find_devices()
+    _keep_stdout_clean()
+    watch = _start_watch(settings) if jax.process_count() > 1 else None
+    deadline.cancel()
+    return watch
+
+
+def _initialize(settings: DistributedConfig) -> None:
+    try:
+        jax.distributed.initialize(
+            settings.coordinator,
+            settings.num_processes,
+            settings.process_id,
+            cluster_detection_method=None if settings.detect else "deactivate",
+            initialization_timeout=settings.timeout + _JAX_PATIENCE,
+            heartbeat_timeout_seconds=settings.timeout,
+            shutdown_timeout_seconds=settings.timeout,
+        )
+    except (ValueError, RuntimeError) as error:
+        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        remedy = (
+            "start it by srun or mpirun, or give distributed.coordinator, num_processes and process_id"
+            if settings.detect
+            else "give distributed.coordinator a name of process 0's host and a port that is free there"
+        )
+        raise InputError(f"JAX must be able to join the processes, but: {cause}; {remedy}") from error
+
+
+def _late(settings: DistributedConfig) -> str:
+    count = "all" if settings.num_processes is None else f"all {settings.num_processes}"
+    return (
+        f"{count} processes must have joined within distributed.timeout={settings.timeout} seconds, but not all "
+        "have; see what the others say, or raise it"
+    )
+
+
+def _start_watch(settings: DistributedConfig) -> Watch:
+    """Process 0 opens a door and tells the others where, through JAX; they come in."""
+    silence = _SILENCE * settings.timeout
+    if is_first():
+        listener = listen(_own_hosts(settings.coordinator))
+        _broadcast_address(listener.address)
+        return watch_all(listener, jax.process_count(), silence=silence)
+    address = _broadcast_address(None)
+    try:
+        return watch_first(address, jax.process_index(), silence=silence)
+    except OSError as error:
+        raise InputError(
+            f"each process must reach process 0 at port {address.port}, but: {error}; let the hosts connect "
+            "to each other on any port"
+        ) from error
+
+
+def _broadcast_address(address: Address | None) -> Address:
+    text = b"" if address is None else json.dumps(address).encode()
+    padded = np.frombuffer(text.ljust(_LONGEST_ADDRESS), np.uint8)
+    hosts, port, token = json.loads(multihost_utils.broadcast_one_to_all(padded).tobytes())
+    return Address(tuple(hosts), port, token)
+
+
+def _own_hosts(coordinator: str | None) -> list[str]:
+    """Names of process 0's host, the likeliest first."""
+    hosts = [coordinator.rpartition(":")[0].strip("[]")] if coordinator else []
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("10.255.255.255", 1))  # sends nothing, but shows the address of the way out
+        hosts.append(probe.getsockname()[0])
+    return list(dict.fromkeys([*hosts, socket.gethostname()]))
+
+
+def _keep_stdout_clean() -> None:
+    """Gloo writes a line to C's stdout for each device of each group: let that go nowhere.
+
+    What Python prints still arrives, from process 0; from the others nothing does.
+    """
+    sys.stdout.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if is_first():
+        sys.stdout = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, buffering=1)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def _fail(watch: Watch | None, error: BaseException) -> NoReturn:
+    """Tell the error and end all processes.
+
+    A collective fails when another process dies: the watch then says so, and this error is of no interest.
+    """
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+    if code is None:
+        time.sleep(_NEWS_SECONDS)
+        traceback.print_exception(error)
+    elif not isinstance(error, KeyboardInterrupt):
+        print(f"train.py: {error}", file=sys.stderr)
+    sys.stderr.flush()
+    if watch is None:
+        os._exit(code or 1)
+    fail(watch, code or 1)
