@@ -15,7 +15,6 @@ from jaxpipe.training.plan import Plan
 from jaxpipe.training.processes import from_first, is_first
 from jaxpipe.training.state import canonical_template
 
-
 NO_STEP = -1
 
 
