@@ -107,9 +107,7 @@ def _choose_run_directory(values: dict[str, Any], *, file: str) -> tuple[str, Fa
     resume = values.get("checkpoint.resume", False)
     directory = values.get("run.dir")
     if directory is None and has_several_processes(values):
-        return "", Fault(
-            "run.dir must be given for several processes, as its default holds the time; give one"
-        )
+        return "", Fault("run.dir must be given for several processes, as its default holds the time")
     if directory is None:
         directory = f"runs/{Path(file).stem}-{datetime.now():%Y%m%d-%H%M%S}"
         if resume:

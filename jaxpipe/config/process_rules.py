@@ -34,7 +34,7 @@ def check_identity(
     given = [f"distributed.{name}={value}" for name, value in values.items() if value is not None]
     if given and missing and not detect:
         yield (
-            f"{' and '.join(given)} must be given together with distributed.{' and distributed.'.join(missing)}; "
+            f"{' and '.join(given)} must come with distributed.{' and distributed.'.join(missing)}; "
             "give all three, or let distributed.detect find what is missing"
         )
     if num_processes is not None and process_id is not None and process_id >= num_processes:
@@ -49,5 +49,5 @@ def check_devices(num_processes: int | None, dp: int, pp: int, tp: int) -> Itera
     if num_processes is not None and dp * pp * tp % num_processes:
         yield (
             f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp} = {dp * pp * tp} devices must be a multiple of "
-            f"distributed.num_processes={num_processes}, as each has an equal share; change the mesh or the number"
+            f"distributed.num_processes={num_processes}, as each has an equal share; change one of them"
         )

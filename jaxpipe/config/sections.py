@@ -131,7 +131,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Several processes, on one host or on many: start the same command in each, with run.dir on a disk that all share.
+    """Several processes, on one host or on many: each runs the same command, and all share run.dir's disk.
 
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID do for flags that are not given.
     """

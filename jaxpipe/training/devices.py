@@ -45,12 +45,11 @@ def make_mesh(*, dp: int, pp: int, tp: int) -> Mesh:
     axes = f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp}"
     kind = devices[0].platform
     if jax.process_count() > 1 and len(devices) != wanted:
-        count = (
-            f"set JAX_NUM_CPU_DEVICES={max(wanted // jax.process_count(), 1)}, or " if kind == "cpu" else ""
-        )
+        num_processes = jax.process_count()
+        emulation = f"set JAX_NUM_CPU_DEVICES={max(wanted // num_processes, 1)}, or " if kind == "cpu" else ""
         raise InputError(
-            f"{axes} = {wanted} must be the number of devices of all processes, but {jax.process_count()} "
-            f"processes have {len(devices)} ({kind}); {count}change the mesh or the number of processes"
+            f"{axes} = {wanted} must be the number of devices of all processes, but {num_processes} processes "
+            f"have {len(devices)} ({kind}); {emulation}change the mesh or the number of processes"
         )
     if len(devices) < wanted:
         remedy = (

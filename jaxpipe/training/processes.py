@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
@@ -86,7 +86,7 @@ def joined(settings: DistributedConfig, *, num_devices: int) -> Iterator[None]:
 
 
 def is_first() -> bool:
-    """Whether this is process 0, which alone writes and prints. Asks no device, which one process may not have yet."""
+    """Whether this is process 0, which alone writes and prints. One process needs no devices yet to know."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
@@ -100,8 +100,8 @@ def same_in_all(what: str, text: str) -> None:
     own = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     if not np.array_equal(multihost_utils.broadcast_one_to_all(own), own):
         raise InputError(
-            f"all processes must have the same {what}, but process {jax.process_index()} has another one than "
-            "process 0; start all with the same files, the same flags and the same version of jaxpipe"
+            f"all processes must have the same {what}, but those of process {jax.process_index()} are not those "
+            "of process 0; start all with the same files and flags"
         )
 
 
@@ -118,7 +118,7 @@ def _start(settings: DistributedConfig, num_devices: int) -> Watch | None:
         emulate(num_devices // settings.num_processes)
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
     _initialize(settings)
-    find_devices()
+    _check_shares(find_devices())
     _keep_stdout_clean()
     watch = _start_watch(settings) if jax.process_count() > 1 else None
     deadline.cancel()
@@ -146,11 +146,20 @@ def _initialize(settings: DistributedConfig) -> None:
         raise InputError(f"JAX must be able to join the processes, but: {cause}; {remedy}") from error
 
 
+def _check_shares(devices: Sequence[jax.Device]) -> None:
+    own, num_processes = jax.local_device_count(), jax.process_count()
+    if len(devices) != own * num_processes:
+        raise InputError(
+            f"each process must have the same number of devices, but process {jax.process_index()} has {own}, "
+            f"and all {num_processes} have {len(devices)}; let each see as many"
+        )
+
+
 def _late(settings: DistributedConfig) -> str:
     count = "all" if settings.num_processes is None else f"all {settings.num_processes}"
     return (
-        f"{count} processes must have joined within distributed.timeout={settings.timeout} seconds, but not all "
-        "have; see what the others say, or raise it"
+        f"{count} processes must have joined within distributed.timeout={settings.timeout} seconds, but not "
+        "all have; see what the others say, or raise it"
     )
 
 
