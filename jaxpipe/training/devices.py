@@ -39,28 +39,26 @@ def make_mesh(*, dp: int, pp: int, tp: int) -> Mesh:
         InputError: there are fewer devices than the mesh needs, or several processes have more of them.
     """
     wanted = dp * pp * tp
-    if not jax.distributed.is_initialized():
+    is_one_of_several = jax.distributed.is_initialized()
+    if not is_one_of_several:
         emulate(wanted)
     devices = find_devices()
-    axes = f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp}"
-    kind = devices[0].platform
-    if jax.process_count() > 1 and len(devices) != wanted:
-        num_processes = jax.process_count()
-        emulation = f"set JAX_NUM_CPU_DEVICES={max(wanted // num_processes, 1)}, or " if kind == "cpu" else ""
+    if len(devices) < wanted or (is_one_of_several and len(devices) > wanted):
+        exactly = "exactly " if is_one_of_several else ""
         raise InputError(
-            f"{axes} = {wanted} must be the number of devices of all processes, but {num_processes} processes "
-            f"have {len(devices)} ({kind}); {emulation}change the mesh or the number of processes"
-        )
-    if len(devices) < wanted:
-        remedy = (
-            f"correct {_EMULATION_FLAG} in XLA_FLAGS"
-            if kind == "cpu"
-            else "set JAX_PLATFORMS=cpu to emulate them"
-        )
-        raise InputError(
-            f"{axes} needs {wanted} devices, but there are {len(devices)} ({kind}); {remedy}, "
-            f"or use a mesh of at most {len(devices)}"
+            f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp} needs {exactly}{wanted} devices, but there are "
+            f"{len(devices)} ({devices[0].platform}); {_remedy(devices, wanted)}"
         )
     return jax.make_mesh(
         (dp, pp, tp), ("dp", "pp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=devices[:wanted]
     )
+
+
+def _remedy(devices: list[jax.Device], wanted: int) -> str:
+    if jax.distributed.is_initialized():
+        share = max(wanted // jax.process_count(), 1)
+        emulation = f"set JAX_NUM_CPU_DEVICES={share}, " if devices[0].platform == "cpu" else ""
+        return f"{emulation}use another mesh, or another number of processes than {jax.process_count()}"
+    is_cpu = devices[0].platform == "cpu"
+    first = f"correct {_EMULATION_FLAG} in XLA_FLAGS" if is_cpu else "set JAX_PLATFORMS=cpu to emulate them"
+    return f"{first}, or use a mesh of at most {len(devices)}"

@@ -22,6 +22,7 @@ All of that happens within ``distributed.timeout`` seconds.
 import hashlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -100,8 +101,8 @@ def same_in_all(what: str, text: str) -> None:
     own = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     if not np.array_equal(multihost_utils.broadcast_one_to_all(own), own):
         raise InputError(
-            f"all processes must have the same {what}, but those of process {jax.process_index()} are not those "
-            "of process 0; start all with the same files and flags"
+            f"all processes must have the same {what}, but that of process {jax.process_index()} is not that of "
+            "process 0; start all with the same files and flags"
         )
 
 
@@ -117,7 +118,8 @@ def _start(settings: DistributedConfig, num_devices: int) -> Watch | None:
     if settings.num_processes is not None:
         emulate(num_devices // settings.num_processes)
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
-    _initialize(settings)
+    with _interruptible():
+        _initialize(settings)
     _check_shares(find_devices())
     _keep_stdout_clean()
     watch = _start_watch(settings) if jax.process_count() > 1 else None
@@ -146,12 +148,24 @@ def _initialize(settings: DistributedConfig) -> None:
         raise InputError(f"JAX must be able to join the processes, but: {cause}; {remedy}") from error
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end this process while it waits inside JAX, where Python's handler never runs."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _check_shares(devices: Sequence[jax.Device]) -> None:
     own, num_processes = jax.local_device_count(), jax.process_count()
     if len(devices) != own * num_processes:
         raise InputError(
-            f"each process must have the same number of devices, but process {jax.process_index()} has {own}, "
-            f"and all {num_processes} have {len(devices)}; let each see as many"
+            f"each process must have as many devices, but process {jax.process_index()} has {own}, and all "
+            f"{num_processes} have {len(devices)}; let each see the same number"
         )
 
 
