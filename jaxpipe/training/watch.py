@@ -2,7 +2,7 @@
 
 JAX alone leaves gaps. After a kill -9 a collective may wait for ever instead of failing, until JAX's
 heartbeats end the process by SIGABRT with a page of C++; and a process that refuses to go on tells nobody
-(all seen on CPUs; NCCL too waits for the dead). So each has a thread that watches, over connections of our own:
+(all seen on CPUs; NCCL too waits for the dead). So each has a thread that watches, over our own connections:
 
     process 1 ---+
     process 2 ---+--- process 0        four pings each way in the time that counts as silence
