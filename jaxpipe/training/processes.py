@@ -101,8 +101,8 @@ def same_in_all(what: str, text: str) -> None:
     own = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     if not np.array_equal(multihost_utils.broadcast_one_to_all(own), own):
         raise InputError(
-            f"all processes must have the same {what}, but process {jax.process_index()} differs from process "
-            "0; start all with the same files and flags"
+            f"all processes must have the same {what}, but process {jax.process_index()} differs from "
+            "process 0; start all with the same files and flags"
         )
 
 
