@@ -231,10 +231,12 @@ def _fail(watch: Watch | None, error: BaseException) -> NoReturn:
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
     if code is None:
         time.sleep(_NEWS_SECONDS)
-        traceback.print_exception(error)
-    elif not isinstance(error, KeyboardInterrupt):
-        print(f"train.py: {error}", file=sys.stderr)
-    sys.stderr.flush()
+    with suppress(OSError):  # nobody may be left to read it
+        if code is None:
+            traceback.print_exception(error)
+        elif not isinstance(error, KeyboardInterrupt):
+            print(f"train.py: {error}", file=sys.stderr)
+        sys.stderr.flush()
     if watch is None:
         os._exit(code or 1)
     fail(watch, code or 1)

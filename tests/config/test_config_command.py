@@ -188,6 +188,37 @@ def test_looking_at_a_run_directory_leaves_no_trace(tmp_path, write_yaml):
     assert set(tmp_path.iterdir()) == before
 
 
+PROCESS = {"JAX_COORDINATOR_ADDRESS": "node0:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
+
+
+def test_the_variables_of_jax_do_for_flags_and_flags_overrule_them(write_yaml, monkeypatch, tmp_path):
+    for name, value in PROCESS.items():
+        monkeypatch.setenv(name, value)
+    flags = ["--distributed.process_id", "1", "--run.dir", str(tmp_path / "x")]
+    found = parse([write_yaml({"distributed.num_processes": 2}), *flags]).config.distributed
+    assert (found.coordinator, found.num_processes, found.process_id) == ("node0:1234", 4, 1)
+
+
+def test_a_fault_in_the_environment_is_told_with_its_variable(write_yaml, monkeypatch, tmp_path, refuse):
+    for name, value in PROCESS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("JAX_PROCESS_ID", "three")
+    said = refuse(write_yaml(), "--run.dir", str(tmp_path / "x"))
+    assert "JAX_PROCESS_ID in the environment: distributed.process_id must be a whole number" in said
+    monkeypatch.setenv("JAX_PROCESS_ID", "")
+    assert "must come with distributed.process_id" in refuse(write_yaml(), "--run.dir", str(tmp_path / "x"))
+
+
+def test_several_processes_name_their_directory_and_process_0_alone_looks_whether_it_is_taken(
+    write_yaml, tmp_path, refuse
+):
+    flags = ["--distributed.detect"]
+    assert "run.dir must be given for several processes" in refuse(write_yaml(), *flags)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "config.yaml").touch()
+    assert parse([write_yaml(), *flags, "--run.dir", str(tmp_path / "taken")]).config.distributed.detect
+
+
 @pytest.mark.parametrize("argv", [["--help"], ["-h"], ["configs/llama3_8b.yaml", "--nonsense", "--help"]])
 def test_help_explains_every_key_with_the_value_of_the_chosen_file(argv, capsys):
     with pytest.raises(SystemExit) as exit_:

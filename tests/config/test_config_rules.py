@@ -131,6 +131,25 @@ RULES = [
         {"model.rope_scaling.low_freq_factor": 4.0},
         "low_freq_factor=4.0 must be below .*high_freq_factor=4.0",
     ),
+    ({"distributed.coordinator": "node0"}, "coordinator=node0 must be host:port with a port from 1 to 65535"),
+    ({"distributed.coordinator": "node0:0"}, "coordinator=node0:0 must be host:port"),
+    ({"distributed.coordinator": "a:b:12"}, "coordinator=a:b:12 must be host:port"),
+    (
+        {"distributed.num_processes": 2},
+        "num_processes=2 must come with distributed.coordinator and distributed.process_id; give all three",
+    ),
+    (
+        {"distributed.coordinator": "[::1]:80", "distributed.process_id": 1},
+        "coordinator=.* and distributed.process_id=1 must come with distributed.num_processes; give",
+    ),
+    (
+        {"distributed.num_processes": 2, "distributed.process_id": 2},
+        "process_id=2 must be below distributed.num_processes=2, as it counts from 0; use 0 to 1",
+    ),
+    (
+        {"distributed.num_processes": 3},
+        "dp=2 x mesh.pp=4 x mesh.tp=1 = 8 devices must be a multiple of distributed.num_processes=3",
+    ),
 ]
 
 
@@ -138,6 +157,11 @@ RULES = [
 def test_each_rule_is_seen_to_fail_and_gives_the_values(changes, said, right):
     found = faults(changed(right, changes))
     assert any(re.search(said, fault) for fault in found), found
+
+
+def test_what_is_to_be_detected_need_not_be_given(right):
+    assert faults(changed(right, {"distributed.detect": True})) == []
+    assert faults(changed(right, {"distributed.detect": True, "distributed.process_id": 3})) == []
 
 
 def test_auto_takes_as_many_chunks_as_there_are_layers_for(right):

@@ -38,6 +38,9 @@ NEW_VALUES = {
     "optimizer.min_learning_rate_ratio": 0.25,
     "run.dir": "2024",
     "data.field": "null-ish",
+    "distributed.coordinator": "node0:1234",
+    "distributed.num_processes": 2,
+    "distributed.process_id": 1,
 }
 
 
@@ -45,6 +48,9 @@ NEEDED = {
     "pipeline.reverse_backward": ("--pipeline.schedule", "gpipe"),
     "pipeline.memory_limit": ("--pipeline.schedule", "auto"),
     "mesh.sequence_parallel": ("--mesh.tp", "2"),
+    "distributed.coordinator": ("--distributed.detect",),
+    "distributed.num_processes": ("--distributed.detect",),
+    "distributed.process_id": ("--distributed.detect",),
 }
 """Without which a value is not right."""
 
