@@ -1,0 +1,228 @@
+"""Runs of two processes with two emulated devices each, against runs of one process with four.
+
+With (dp 2, pp 2) every sum between devices has two terms, so two processes give the bits of one. A sum over
+four ranks has an order, and Gloo's is not that of one process.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+SMALL = [
+    *("--model.hidden_size", "16", "--model.intermediate_size", "24", "--data.sequence_length", "16"),
+    *("--train.global_batch_size", "8", "--data.path", "jaxpipe/**/*.py", "--pipeline.num_microbatches", "4"),
+    *("--checkpoint.every", "0", "--optimizer.decay_steps", "50", "--train.eval_batches", "2"),
+]
+SQUARE = ["--mesh.dp", "2", "--mesh.pp", "2"]
+TIMEOUT = 10
+
+JOIN = """
+import sys
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxpipe.config import DistributedConfig
+from jaxpipe.training.global_arrays import to_devices
+from jaxpipe.training.processes import joined
+
+where, number, timeout = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+settings = DistributedConfig(coordinator=where, num_processes=2, process_id=number, timeout=timeout)
+with joined(settings, num_devices=4):
+    mesh = jax.make_mesh((4,), ("pp",), axis_types=(AxisType.Auto,))
+    sharded, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("pp",), ()))
+    total = jax.jit(lambda array: array.sum(), out_shardings=whole)
+    array = to_devices(jax.numpy.arange(4.0), sharded)
+    for step in range(10**9):
+        assert float(total(array)) == 6
+        if step == 5:
+            print("sums", file=sys.stderr, flush=True)
+"""
+"""Two processes that sum for ever, as a run does, without a model."""
+
+
+class Several:
+    """Processes of one run; on leaving, those that are still alive are killed."""
+
+    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+        environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.processes = [
+            subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) for command in commands
+        ]
+
+    def __enter__(self) -> "Several":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+    def end(self, timeout: float = 120) -> list[tuple[int, str, str]]:
+        """Code, stdout and stderr of each."""
+        said = [process.communicate(timeout=timeout) for process in self.processes]
+        return [(process.returncode, *lines) for process, lines in zip(self.processes, said, strict=True)]
+
+
+def run_command(directory: Path, *flags: str) -> list[str]:
+    return [sys.executable, "train.py", "configs/tiny.yaml", *SMALL, "--run.dir", str(directory), *flags]
+
+
+def an_address() -> str:
+    with socket.create_server(("localhost", 0)) as server:
+        return f"localhost:{server.getsockname()[1]}"
+
+
+def two(directory: Path, *flags: str) -> Several:
+    """Start a run of two processes."""
+    several = ["--distributed.coordinator", an_address(), "--distributed.num_processes", "2"]
+    several += ["--distributed.timeout", "60"]
+    return Several(
+        [
+            run_command(directory, *flags, *several, "--distributed.process_id", str(number))
+            for number in (0, 1)
+        ]
+    )
+
+
+def run(directory: Path, *flags: str, num_processes: int) -> None:
+    """A whole run, in which process 0 alone says anything."""
+    with (
+        two(directory, *flags) if num_processes == 2 else Several([run_command(directory, *flags)]) as several
+    ):
+        (first, output, errors), *others = several.end()
+        assert (first, errors) == (0, ""), errors
+        assert "on 4 cpu devices" in output
+        assert "Gloo" not in output
+        assert others == [(0, "", "")] * (num_processes - 1)
+
+
+def lines_of(directory: Path) -> list[dict]:
+    """The metrics without what depends on the clock."""
+    path = directory / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [{key: value for key, value in line.items() if "second" not in key} for line in lines]
+
+
+def copy(directory: Path, name: str) -> Path:
+    return Path(shutil.copytree(directory, directory.with_name(name)))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> dict[int, Path]:
+    """The directories of the same run in one process and in two."""
+    folder = tmp_path_factory.mktemp("whole")
+    for number in (1, 2):
+        run(
+            folder / str(number),
+            *(*SQUARE, "--train.num_steps", "4", "--train.eval_every", "2"),
+            num_processes=number,
+        )
+    return {number: folder / str(number) for number in (1, 2)}
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_bits_of_one_and_write_each_line_once(whole):
+    assert lines_of(whole[2]) == lines_of(whole[1])
+    assert [line["step"] for line in lines_of(whole[2])] == [0, 1, 2, 2, 3, 4, 4, 4]
+    configs = [(whole[number] / "config.yaml").read_text() for number in (1, 2)]
+    assert configs[0] == configs[1].replace(str(whole[2]), str(whole[1]))
+
+
+@pytest.mark.slow
+def test_one_process_resumes_what_two_have_saved_and_the_reverse_to_the_bit(whole):
+    found = []
+    for saved_by, resumed_by in ((1, 2), (2, 1)):
+        directory = copy(whole[saved_by], f"{saved_by}-{resumed_by}")
+        flags = ["--train.num_steps", "6", "--train.eval_every", "0", "--checkpoint.resume"]
+        run(directory, *SQUARE, *flags, num_processes=resumed_by)
+        found.append(lines_of(directory))
+    assert found[0] == found[1]
+    assert [line["step"] for line in found[0] if "loss" in line] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.slow
+def test_what_process_0_refuses_ends_all_with_its_code(whole):
+    with two(whole[2], *SQUARE, "--train.num_steps", "4") as several:
+        (first, _, errors), (second, output, other_errors) = several.end(timeout=60)
+    assert (first, second) == (2, 2)
+    assert "must hold no other run" in errors
+    assert output == ""
+    assert other_errors == "train.py: process 0 has failed and says why; process 1 ends with it\n"
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_ends_both_after_the_same_step_with_a_checkpoint(tmp_path):
+    """Four ranks in two processes, so that each microbatch crosses from one to the other."""
+    flags = ["--train.num_steps", "100000", "--train.eval_every", "0", "--mesh.pp", "4"]
+    directory = tmp_path / "two"
+    with two(directory, *flags) as several:
+        wait_for_step(several, directory, 3)
+        several.processes[1].send_signal(signal.SIGTERM)
+        (first, _, errors), second = several.end()
+    assert first == 143
+    assert errors.strip() == ("SIGTERM of another process: stopping after the current step with a checkpoint")
+    assert second == (143, "", "")
+    lines = lines_of(directory)
+    assert lines[-1]["final"]
+    assert (directory / "checkpoints" / str(lines[-1]["step"])).is_dir()
+    run(tmp_path / "one", *flags[2:], "--train.num_steps", "3", num_processes=1)
+    for expected, found in zip(lines_of(tmp_path / "one")[:3], lines[:3], strict=True):
+        # 1e-6: sums of four terms in another order
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+def wait_for_step(several: Several, directory: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while not any(line["step"] >= step for line in lines_of(directory)):
+        assert all(process.poll() is None for process in several.processes), several.end()
+        assert time.monotonic() < deadline, "no step within two minutes"
+        time.sleep(0.05)
+
+
+def summing(address: str) -> Several:
+    command = [sys.executable, "-c", JOIN, address]
+    return Several([[*command, str(number), str(TIMEOUT)] for number in (0, 1)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "sent", "said"),
+    [(1, signal.SIGKILL, "has ended"), (0, signal.SIGKILL, "has ended"), (1, signal.SIGSTOP, "silent")],
+)
+def test_a_process_that_is_killed_or_frozen_ends_the_other_within_the_timeout(number, sent, said):
+    with summing(an_address()) as several:
+        for process in several.processes:
+            assert process.stderr.readline() == "sums\n"
+        several.processes[number].send_signal(sent)
+        survivor = several.processes[1 - number]
+        began = time.monotonic()
+        code = survivor.wait(timeout=60)
+        assert time.monotonic() - began < TIMEOUT + 5
+        errors = survivor.stderr.read()
+    if number == 0 and code == -signal.SIGABRT:  # JAX may be faster to miss its coordinator
+        assert "JAX distributed service detected fatal errors" in errors
+    else:
+        assert code == 1, errors
+        assert f"process {number} has" in errors
+        assert said in errors
+
+
+def test_a_process_whose_peers_never_come_gives_up():
+    with Several([[sys.executable, "-c", JOIN, an_address(), "1", "5"]]) as alone:
+        ((code, output, errors),) = alone.end()
+    assert (code, output) == (1, "")
+    assert errors.startswith(
+        "train.py: all 2 processes must have joined within distributed.timeout=5 seconds"
+    )
+    assert errors.count("\n") == 1
