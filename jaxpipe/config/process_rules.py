@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+IDENTITY = tuple(f"distributed.{name}" for name in ("coordinator", "num_processes", "process_id", "detect"))
+"""The keys that ``check_identity`` reads."""
+
 _HOST_AND_PORT = re.compile(r"(?P<host>[^\s:]+|\[[^\s\]]+\]):(?P<port>[0-9]{1,5})")
 _HIGHEST_PORT = 65_535
 

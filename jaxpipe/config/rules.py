@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.config.keys import flatten
-from jaxpipe.config.process_rules import check_coordinator, check_devices, check_identity
+from jaxpipe.config.process_rules import IDENTITY, check_coordinator, check_devices, check_identity
 from jaxpipe.config.ranges import range_faults
 from jaxpipe.config.schedule_choice import AUTO, ScheduleChoice, chunks_of, find_choice_faults
 from jaxpipe.config.sections import Config
@@ -273,8 +273,6 @@ _CHOICE = (
 )
 """The fields of ``ScheduleChoice``."""
 
-_IDENTITY = tuple(f"distributed.{name}" for name in ("coordinator", "num_processes", "process_id", "detect"))
-
 _RULES = (
     _Rule(("model.num_attention_heads", "model.num_key_value_heads"), _kv_heads),
     _Rule(("model.head_dim", "model.hidden_size", "model.num_attention_heads"), _head_dim),
@@ -293,7 +291,7 @@ _RULES = (
     _Rule(("mesh.sequence_parallel", "mesh.tp", "data.sequence_length"), _sequence_parallel),
     _Rule(("mesh.zero", "mesh.dp", "model.hidden_size"), _zero),
     _Rule(("distributed.coordinator",), check_coordinator),
-    _Rule(_IDENTITY, check_identity),
+    _Rule(IDENTITY, check_identity),
     _Rule(("distributed.num_processes", "mesh.dp", "mesh.pp", "mesh.tp"), check_devices),
     _Rule(_CHOICE, _schedule),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers),

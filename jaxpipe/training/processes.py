@@ -51,7 +51,7 @@ from jaxpipe.training.watch import (
     watch_first,
 )
 
-_SILENCE = 0.75
+_SILENCE = 0.5
 """Share of the timeout after which the watch loses patience: before JAX, which ends a process less nicely."""
 
 _JAX_PATIENCE = 30
