@@ -1,5 +1,6 @@
 """The devices of a run: emulated ones on CPU, as many as the mesh needs, without being asked."""
 
+import math
 import os
 
 import jax
@@ -36,22 +37,44 @@ def make_mesh(*, dp: int, pp: int, tp: int) -> Mesh:
     theirs when they joined (processes.py). The devices of one process follow each other in the mesh.
 
     Raises:
-        InputError: there are fewer devices than the mesh needs, or several processes have more of them.
+        InputError: there are fewer devices than the mesh needs; or more, and they are not emulated by this
+            process alone, which costs nothing, but would lie idle.
     """
     wanted = dp * pp * tp
     is_one_of_several = jax.distributed.is_initialized()
     if not is_one_of_several:
         emulate(wanted)
     devices = find_devices()
-    if len(devices) < wanted or (is_one_of_several and len(devices) > wanted):
-        exactly = "exactly " if is_one_of_several else ""
+    may_lie_idle = devices[0].platform == "cpu" and not is_one_of_several
+    if len(devices) < wanted or (len(devices) > wanted and not may_lie_idle):
+        exactly = "" if may_lie_idle else "exactly "
         raise InputError(
             f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp} needs {exactly}{wanted} devices, but there are "
-            f"{len(devices)} ({devices[0].platform}); {_remedy(devices, wanted)}"
+            f"{len(devices)} ({devices[0].platform}), which fit "
+            f"{', '.join(fitting_meshes(len(devices), dp=dp, pp=pp, tp=tp))}; {_remedy(devices, wanted)}"
         )
     return jax.make_mesh(
         (dp, pp, tp), ("dp", "pp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=devices[:wanted]
     )
+
+
+def fitting_meshes(num_devices: int, *, dp: int, pp: int, tp: int, most: int = 6) -> list[str]:
+    """Meshes of so many devices, ``dp 2 x pp 4 x tp 1``, those first that change the fewest of the values."""
+    sizes = [size for size in range(1, num_devices + 1) if num_devices % size == 0]
+    meshes = [
+        (num_devices // (pp_ * tp_), pp_, tp_)
+        for pp_ in sizes
+        for tp_ in sizes
+        if num_devices % (pp_ * tp_) == 0
+    ]
+
+    def distance(mesh: tuple[int, int, int]) -> tuple[int, float]:
+        asked = (dp, pp, tp)
+        changed = sum(size != wish for size, wish in zip(mesh, asked, strict=True))
+        return changed, sum(abs(math.log(size / wish)) for size, wish in zip(mesh, asked, strict=True))
+
+    nearest = sorted(meshes, key=distance)[:most]
+    return [f"dp {dp_} x pp {pp_} x tp {tp_}" for dp_, pp_, tp_ in nearest]
 
 
 def _remedy(devices: list[jax.Device], wanted: int) -> str:
@@ -60,5 +83,6 @@ def _remedy(devices: list[jax.Device], wanted: int) -> str:
         emulation = f"set JAX_NUM_CPU_DEVICES={share}, " if devices[0].platform == "cpu" else ""
         return f"{emulation}use another mesh, or another number of processes than {jax.process_count()}"
     is_cpu = devices[0].platform == "cpu"
-    first = f"correct {_EMULATION_FLAG} in XLA_FLAGS" if is_cpu else "set JAX_PLATFORMS=cpu to emulate them"
-    return f"{first}, or use a mesh of at most {len(devices)}"
+    if is_cpu:
+        return f"use one of these, or correct {_EMULATION_FLAG} in XLA_FLAGS"
+    return "use one of these, hide devices from JAX, or set JAX_PLATFORMS=cpu to emulate them"

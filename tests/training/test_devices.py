@@ -1,0 +1,49 @@
+"""A mesh that does not fit its devices is refused with those that would."""
+
+import math
+import re
+from typing import NamedTuple
+
+import jax
+import pytest
+
+from jaxpipe.errors import InputError
+from jaxpipe.training.devices import fitting_meshes, make_mesh
+
+
+class Device(NamedTuple):
+    """As much of an accelerator as is asked before a mesh is refused."""
+
+    platform: str = "gpu"
+
+
+def sizes(mesh: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", mesh)]
+
+
+@pytest.mark.parametrize("num_devices", [1, 6, 8, 12, 64])
+def test_all_that_are_named_fit(num_devices: int) -> None:
+    named = fitting_meshes(num_devices, dp=2, pp=3, tp=4)
+    assert named
+    assert len(named) <= 6
+    for mesh in named:
+        assert math.prod(sizes(mesh)) == num_devices
+
+
+def test_those_come_first_that_change_one_value() -> None:
+    first = {"dp 4 x pp 2 x tp 1", "dp 2 x pp 4 x tp 1", "dp 2 x pp 2 x tp 2"}
+    assert set(fitting_meshes(8, dp=2, pp=2, tp=1)[:3]) == first
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 16])
+def test_accelerators_are_all_used_or_the_run_is_refused(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of four lies idle without a word."""
+    monkeypatch.setattr(jax, "devices", lambda: [Device()] * 4)
+    with pytest.raises(
+        InputError, match=rf"needs exactly {size} devices, but there are 4 \(gpu\), which fit dp"
+    ):
+        make_mesh(dp=1, pp=size, tp=1)
+
+
+def test_emulated_devices_may_lie_idle() -> None:
+    assert make_mesh(dp=1, pp=2, tp=1).size == 2
