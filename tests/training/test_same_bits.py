@@ -101,7 +101,15 @@ def run_steps(program: Program, config: LlamaConfig, options: dict | None) -> Tr
     train_step = make_train_step(
         make_loss_and_gradients(program), SETTINGS, global_norm=make_global_norm(layout, mesh)
     )
-    compiled = compile_step(train_step, state, batches[0], constants=constants, mesh=mesh, options=options)
+    compiled = compile_step(
+        train_step,
+        state,
+        batches[0],
+        constants=constants,
+        mesh=mesh,
+        sharding=layout.sharding,
+        options=options,
+    )
     norms = []
     for batch in batches:
         state, metrics = compiled(state, batch, constants)
