@@ -81,7 +81,10 @@ def with_rows_added(
 
 def gather_head(axes: EndAxes, head: Float[Array, "n d"]) -> Float[Array, "n D"]:
     """The head's rows of this device, whole."""
-    return head if axes.weights is None else jax.lax.all_gather(head, axes.weights, axis=1, tiled=True)
+    if axes.weights is None:
+        return head
+    shards = jax.lax.all_gather(head, axes.weights)
+    return jnp.moveaxis(shards, 0, 1).reshape(head.shape[0], -1)
 
 
 def scatter_head(axes: EndAxes, gradient: Float[Array, "n D"]) -> Float[Array, "n d"]:

@@ -92,7 +92,7 @@ def _loss(
     rows = jnp.where(valid, labels, 0) - _first_row(head, axis)
     is_label = rows[:, None] == jnp.arange(head.shape[0])[None]
     logits = _logits(head, hidden, vocab_size, axis)
-    log_normaliser, label_logit = _normalise(logits, is_label, axis)
+    log_normaliser, label_logit = _normalise(logits, rows, axis)
     return jnp.sum(jnp.where(valid, log_normaliser - label_logit, 0.0)), logits, log_normaliser, is_label
 
 
@@ -102,15 +102,21 @@ def _first_row(table: Array, axis: Axis) -> Int32[Array, ""] | int:
 
 def _logits(head: Array, hidden: Array, vocab_size: int, axis: Axis) -> Float[Array, "t n"]:
     logits = jnp.einsum("td,nd->tn", hidden, head, preferred_element_type=jnp.float32)
+    if head.shape[0] * (1 if axis is None else jax.lax.axis_size(axis)) == vocab_size:
+        return logits  # no padding: XLA would keep them with the mask and without it
     exists = _first_row(head, axis) + jnp.arange(head.shape[0]) < vocab_size
     return jnp.where(exists[None], logits, _NO_LOGIT)
 
 
-def _normalise(logits: Array, is_label: Array, axis: Axis) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
-    """log sum exp over the whole vocabulary, and the label's logit, of each token."""
+def _normalise(
+    logits: Array, rows: Int32[Array, " t"], axis: Axis
+) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
+    """log sum exp over the whole vocabulary, and the logit of the label in ``rows``, of each token."""
+    num_rows = logits.shape[1]
     maximum = jnp.max(logits, axis=1)
     total = jnp.sum(jnp.exp(logits - maximum[:, None]), axis=1)
-    label_logit = jnp.sum(jnp.where(is_label, logits, 0.0), axis=1)
+    label_logit = jnp.take_along_axis(logits, jnp.clip(rows, 0, num_rows - 1)[:, None], axis=1)[:, 0]
+    label_logit = jnp.where((rows >= 0) & (rows < num_rows), label_logit, 0.0)
     if axis is None:
         return maximum + jnp.log(total), label_logit
     maxima, totals, label_logits = jax.lax.all_gather(jnp.stack([maximum, total, label_logit]), axis, axis=1)

@@ -36,7 +36,7 @@ def make_global_norm(layout: Layout, mesh: Mesh) -> Callable[[Tree], Float[Array
         # barrier marks all that passes through it as varying over the axes of each
         gradients = jax.tree.map(jax.lax.optimization_barrier, gradients)
         leaves = jax.tree.leaves(gradients["layers"])
-        layers = jnp.stack([_over_shards(_of_each_layer(leaf[0]), keep=("pp",)) for leaf in leaves], axis=1)
+        layers = jnp.stack([_over_shards(_of_each_layer(leaf), keep=("pp",)) for leaf in leaves], axis=1)
         rows = [
             _over_shards(_sum_of_squares(gradients[name]), keep=("pp", "tp"))
             for name in VOCABULARY_GROUPS
@@ -77,9 +77,18 @@ def _over_shards(sums: Float[Array, "..."], *, keep: tuple[str, ...]) -> Float[A
     return jax.lax.psum(sums, axes) if axes else sums
 
 
-def _of_each_layer(leaf: Float[Array, "chunks layers *rest"]) -> Float[Array, " chunks*layers"]:
-    """The sum of squares of each layer, one after the other: all are then formed alike."""
-    return jax.lax.map(_sum_of_squares, leaf.reshape(-1, *leaf.shape[2:]))
+def _of_each_layer(leaf: Float[Array, "1 chunks layers *rest"]) -> Float[Array, " chunks*layers"]:
+    """The sum of squares of each layer, one after the other: all are then formed alike.
+
+    A layer is cut out of the leaf as it lies: of one that is reshaped XLA makes a copy.
+    """
+    _, num_chunks, num_layers, *rest = leaf.shape
+
+    def sum_of_squares(place: Int[Array, ""]) -> Float[Array, ""]:
+        start = (0, place // num_layers, place % num_layers, *np.zeros(len(rest), np.int32))
+        return _sum_of_squares(jax.lax.dynamic_slice(leaf, start, (1, 1, 1, *rest)))
+
+    return jax.lax.map(sum_of_squares, jnp.arange(num_chunks * num_layers))
 
 
 def _sum_of_squares(array: Array) -> Float[Array, ""]:

@@ -3,16 +3,15 @@
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxpipe.config import Config
 from jaxpipe.lowering import TickTable
 from jaxpipe.lowering.table import BACKWARD_WEIGHT
-from jaxpipe.pipeline import Batch, Tree, buffer_shapes, to_stage_layout
-from jaxpipe.pipeline.layout import VOCABULARY_GROUPS
+from jaxpipe.pipeline import Batch, Tree, to_stage_layout
 from jaxpipe.schedules import fuse_backward, simulate, split_backward
+from jaxpipe.training.memory import StepMemory, step_memory
 from jaxpipe.training.plan import Plan
 
 Fact = tuple[str, str]
@@ -40,30 +39,38 @@ def layout_facts(config: Config, plan: Plan, mesh: Mesh) -> list[Fact]:
 
 
 def memory_facts(plan: Plan, batch: Batch) -> list[Fact]:
-    """Bytes per device by part, computed from shapes alone: nothing is compiled or allocated."""
-    params = jax.eval_shape(lambda: to_stage_layout(plan.init_params(), plan.program.layout))
-    constants = jax.eval_shape(plan.make_constants)
-    buffers = buffer_shapes(plan.program, params, batch, constants)
-    num_ranks = plan.program.layout.placement.num_ranks
-    everywhere = _bytes(params["final"])
-    weights = everywhere + (_bytes(params) - everywhere) // num_ranks
-    vocabulary = plan.program.layout.padded_vocab_size // num_ranks
-    tokens = math.prod(batch.tokens.shape[1:]) // plan.program.mesh.shape["dp"]
+    """Bytes per device by part and together, from shapes alone: nothing is compiled or allocated."""
+    memory = _step_memory(plan, batch, widens=False)
     parts = {
-        "master weights": weights,
-        "optimizer moments": 2 * weights,
-        "gradient accumulators": _bytes((buffers.layer_gradients, buffers.ends)),
-        "weights in compute dtype": _compute_weights(plan, params),
-        "residuals": _bytes(buffers.residuals),
-        "weight-gradient inputs": _bytes((buffers.linear_inputs, buffers.weight_inputs)),
-        "inbox and messages": _bytes((buffers.inbox, buffers.message, buffers.travelling)),
-        "logits": 4 * vocabulary * min(tokens, plan.program.settings.head_tokens),
+        "master weights": memory.weights,
+        "optimizer moments": memory.moments,
+        "batch and tables": memory.arguments,
+        "weights in compute dtype": memory.compute_weights,
+        "gradient accumulators": memory.accumulators,
+        "residuals": memory.residuals,
+        "linear inputs": memory.linear_inputs,
+        "weight-gradient inputs": memory.weight_inputs,
+        "inbox and messages": memory.messages,
     }
-    facts = [(name, format_bytes(size)) for name, size in parts.items()]
-    return [
-        *facts,
-        ("together", f"{format_bytes(sum(parts.values()))} per device, without one layer's own work"),
+    work = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.work.items())
+    facts = [
+        *((name, format_bytes(size)) for name, size in parts.items()),
+        ("work of a tick", f"{format_bytes(max(memory.work.values()))}, the largest of {work}"),
+        ("logits", f"{format_bytes(memory.logits)}, part of the head's work"),
+        *_padding_facts(memory),
+        ("together", f"{format_bytes(memory.total)} per device"),
     ]
+    here = _step_memory(plan, batch).total
+    if here > memory.total:
+        facts.append(
+            ("as compiled here", f"{format_bytes(here)}: XLA for CPU makes fp32 of bf16 (docs/memory.md)")
+        )
+    return facts
+
+
+def padding_facts(plan: Plan, batch: Batch) -> list[Fact]:
+    """What uneven stages cost in memory; nothing where all have the same number of layers."""
+    return [] if plan.program.layout.is_even else _padding_facts(_step_memory(plan, batch))
 
 
 def compiled_facts(compiled: jax.stages.Compiled, seconds: float) -> list[Fact]:
@@ -109,23 +116,19 @@ def _slots(table: TickTable) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-def _compute_weights(plan: Plan, params: Tree) -> int:
-    """A copy in bf16, and of layers one for each of two pipes; nothing where the master weights serve."""
-    dtype, placement = plan.program.settings.compute_dtype, plan.program.layout.placement
-    layers, num_pipes = params["layers"], placement.num_pipes
-    size = 0
-    if dtype != jnp.float32:
-        size += dtype.itemsize * _count([params[group] for group in VOCABULARY_GROUPS if group in params])
-    if dtype != jnp.float32 or num_pipes > 1:
-        size += dtype.itemsize * num_pipes * _count(layers["kernels"])
-    if num_pipes > 1:
-        size += num_pipes * _bytes(layers["small"])
-    return size // placement.num_ranks
+def _step_memory(plan: Plan, batch: Batch, *, widens: bool | None = None) -> StepMemory:
+    params = jax.eval_shape(lambda: to_stage_layout(plan.init_params(), plan.program.layout))
+    constants = jax.eval_shape(plan.make_constants)
+    return step_memory(plan.program, params, batch, constants, widens=widens)
+
+
+def _padding_facts(memory: StepMemory) -> list[Fact]:
+    if not any(memory.padding):
+        return []
+    state, step, stash = map(format_bytes, memory.padding)
+    text = f"{state} of state, {step} of weights and accumulators, {stash} of stash; it costs no compute"
+    return [("padding of uneven stages", f"on the rank with most {text}")]
 
 
 def _count(tree: Tree) -> int:
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
-def _bytes(tree: Tree) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

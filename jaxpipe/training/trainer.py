@@ -33,7 +33,7 @@ from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
 from jaxpipe.training.plan import Plan, make_plan
 from jaxpipe.training.processes import is_first, joined, same_in_all
 from jaxpipe.training.progress import make_console, open_progress, show_facts
-from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts
+from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
 from jaxpipe.training.shared_stop import SharedStop, make_highest
@@ -144,7 +144,8 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
                 facts.append(("resumed", f"after step {start}; {found.changes}"))
             if is_other_schedule:
                 facts.append(("schedule", "the file has another one than this run had"))
-            show_facts(console, "run", facts + layout_facts(config, plan, mesh))
+            facts += layout_facts(config, plan, mesh) + padding_facts(plan, _batch_shapes(config, mesh))
+            show_facts(console, "run", facts)
             train_step, seconds = _compile(config, prepared, state)
             show_facts(console, "compiled step", compiled_facts(train_step, seconds))
             loop = Loop(
