@@ -340,3 +340,9 @@ def test_a_dry_run_prints_layout_and_bytes_and_writes_nothing(make_config, capsy
     ):
         assert words in printed
     assert not Path(config.run.dir).exists()
+
+
+def test_uneven_stages_say_what_their_padding_holds(make_config, capsys):
+    config = make_config("dry", pipeline__layers_per_stage=(2, 1, 1, 2), model__num_hidden_layers=6)
+    assert train(config, dry_run=True) == 0
+    assert "padding of uneven stages  on the rank with most " in capsys.readouterr().out
