@@ -25,7 +25,11 @@ class Kernels(nnx.Param):
 
 
 class RMSNorm(nnx.Module):
-    """x / rms(x) in fp32, back in x's dtype, times the scale (Zhang and Sennrich 2019)."""
+    """x / rms(x) in fp32, back in x's dtype, times the scale (Zhang and Sennrich 2019).
+
+    That product is rounded as one in x's dtype would be, but it is fp32, so that the scale's gradient, a sum
+    over tokens, is fp32 too.
+    """
 
     def __init__(self, size: int, *, eps: float):
         self.scale = nnx.Param(jnp.ones(size))
@@ -35,7 +39,8 @@ class RMSNorm(nnx.Module):
         wide = x.astype(jnp.float32)
         normal = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
         scale = self.scale[...].reshape((1,) * (x.ndim - 1) + (-1,))
-        return normal.astype(x.dtype) * scale.astype(x.dtype)
+        rounded = normal.astype(x.dtype).astype(jnp.float32)
+        return (rounded * scale.astype(jnp.float32)).astype(x.dtype)
 
 
 class Attention(nnx.Module):

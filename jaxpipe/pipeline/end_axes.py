@@ -26,7 +26,7 @@ class EndAxes(NamedTuple):
     """Mesh axes; None or nothing where an axis has one device, or does not take part.
 
     ranks: of the ranks.
-    vocabulary: over which the rows of the vocabulary are split; ``ranks`` is the first of them.
+    vocabulary: over which the rows of the vocabulary are split, that of the ranks before ``tp``.
     sequence: over which the tokens of a message are split.
     weights: over which the hidden dimension of the vocabulary's weights is split (ZeRO 3).
     sums: the same of its accumulators (ZeRO 2 and 3).

@@ -12,7 +12,8 @@ With sequence parallelism (Korthikanti et al. 2022, "Reducing Activation Recompu
 Models", section 4.2) what is whole above is split along the sequence between these products: it is gathered
 before one, and what is added up is scattered. For dK it is gathered once more rather than kept.
 
-Sums over ``tp`` are fp32. All of these run inside ``shard_map``; every device of a rank takes part.
+Sums over ``tp`` and over the kernels of a group are fp32. With ``tp`` these run inside ``shard_map``, and
+every device of a rank takes part.
 """
 
 import functools
@@ -62,20 +63,17 @@ def multiply_back(
     shared: Shared | None,
 ) -> Float[Array, "*batch i"]:
     """The gradient of ``x`` from those of the products."""
-    if shared is None:
-        dxs = [jnp.einsum("...o,io->...i", dys[name], kernel) for name, kernel in kernels.items()]
-        return functools.reduce(jnp.add, dxs)
-    if shared.split == "rows":
-        dxs = [
-            jnp.einsum("...o,io->...i", _gather(dys[name], shared), kernel)
-            for name, kernel in kernels.items()
-        ]
-        return functools.reduce(jnp.add, dxs)
-    partial = [
+    dtype = next(iter(dys.values())).dtype
+    if shared is not None and shared.split == "rows":
+        dys = {name: _gather(dy, shared) for name, dy in dys.items()}
+    dxs = [
         jnp.einsum("...o,io->...i", dys[name], kernel, preferred_element_type=jnp.float32)
         for name, kernel in kernels.items()
     ]
-    return _add_up(functools.reduce(jnp.add, partial), next(iter(dys.values())).dtype, shared)
+    dx = functools.reduce(jnp.add, dxs)
+    if shared is not None and shared.split == "columns":
+        return _add_up(dx, dtype, shared)
+    return dx.astype(dtype)
 
 
 def multiply_weights(

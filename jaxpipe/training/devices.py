@@ -2,6 +2,8 @@
 
 import math
 import os
+from collections.abc import Callable
+from itertools import islice
 
 import jax
 from jax.sharding import AxisType, Mesh
@@ -30,11 +32,13 @@ def find_devices() -> list[jax.Device]:
         raise InputError(f"JAX must find devices, but: {cause}; correct or unset JAX_PLATFORMS") from error
 
 
-def make_mesh(*, dp: int, pp: int, tp: int) -> Mesh:
+def make_mesh(*, dp: int, pp: int, tp: int, fits: Callable[[int, int, int], bool] = lambda *_: True) -> Mesh:
     """A mesh with axes ``dp, pp, tp``; to be called before anything else starts JAX's backends.
 
     Where JAX finds no accelerator it gets ``dp pp tp`` emulated CPU devices; several processes have started
     theirs when they joined (processes.py). The devices of one process follow each other in the mesh.
+
+    fits: whether the rest of the run can do with another dp, pp and tp; a refusal names only those.
 
     Raises:
         InputError: there are fewer devices than the mesh needs; or more, and they are not emulated by this
@@ -51,30 +55,35 @@ def make_mesh(*, dp: int, pp: int, tp: int) -> Mesh:
         raise InputError(
             f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp} needs {exactly}{wanted} devices, but there are "
             f"{len(devices)} ({devices[0].platform}), which fit "
-            f"{', '.join(fitting_meshes(len(devices), dp=dp, pp=pp, tp=tp))}; {_remedy(devices, wanted)}"
+            f"{', '.join(fitting_meshes(len(devices), (dp, pp, tp), fits=fits)) or 'no mesh of this run'}; "
+            f"{_remedy(devices, wanted)}"
         )
     return jax.make_mesh(
         (dp, pp, tp), ("dp", "pp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=devices[:wanted]
     )
 
 
-def fitting_meshes(num_devices: int, *, dp: int, pp: int, tp: int, most: int = 6) -> list[str]:
+def fitting_meshes(
+    num_devices: int,
+    asked: tuple[int, int, int],
+    *,
+    fits: Callable[[int, int, int], bool] = lambda *_: True,
+    most: int = 6,
+) -> list[str]:
     """Meshes of so many devices, ``dp 2 x pp 4 x tp 1``, those first that change the fewest of the values."""
     sizes = [size for size in range(1, num_devices + 1) if num_devices % size == 0]
     meshes = [
-        (num_devices // (pp_ * tp_), pp_, tp_)
-        for pp_ in sizes
-        for tp_ in sizes
-        if num_devices % (pp_ * tp_) == 0
+        (num_devices // (pp * tp), pp, tp) for pp in sizes for tp in sizes if num_devices % (pp * tp) == 0
     ]
 
     def distance(mesh: tuple[int, int, int]) -> tuple[int, float]:
-        asked = (dp, pp, tp)
-        changed = sum(size != wish for size, wish in zip(mesh, asked, strict=True))
-        return changed, sum(abs(math.log(size / wish)) for size, wish in zip(mesh, asked, strict=True))
+        pairs = list(zip(mesh, asked, strict=True))
+        return sum(size != wish for size, wish in pairs), sum(
+            abs(math.log(size / wish)) for size, wish in pairs
+        )
 
-    nearest = sorted(meshes, key=distance)[:most]
-    return [f"dp {dp_} x pp {pp_} x tp {tp_}" for dp_, pp_, tp_ in nearest]
+    nearest = (mesh for mesh in sorted(meshes, key=distance) if fits(*mesh))
+    return [f"dp {dp} x pp {pp} x tp {tp}" for dp, pp, tp in islice(nearest, most)]
 
 
 def _remedy(devices: list[jax.Device], wanted: int) -> str:

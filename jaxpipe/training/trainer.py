@@ -18,7 +18,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.checkpoint import open_checkpoints
-from jaxpipe.config import Config, DistributedConfig, to_yaml
+from jaxpipe.config import Config, DistributedConfig, faults, to_yaml
 from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
 from jaxpipe.errors import CheckpointError
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
@@ -206,7 +206,12 @@ def _compile(config: Config, prepared: _Prepared, state: TrainState) -> tuple[ja
 
 def _mesh(config: Config) -> Mesh:
     """The mesh; and fp32 is made to mean fp32 where an accelerator would round products to TF32 or bf16."""
-    mesh = make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp)
+
+    def fits(dp: int, pp: int, tp: int) -> bool:
+        mesh = dataclasses.replace(config.mesh, dp=dp, pp=pp, tp=tp)
+        return not faults(dataclasses.replace(config, mesh=mesh))
+
+    mesh = make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp, fits=fits)
     if config.train.compute_dtype == "float32" and mesh.devices.flat[0].platform != "cpu":
         jax.config.update("jax_default_matmul_precision", "float32")
     return mesh

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxpipe.models.llama import RMSNorm
 from jaxpipe.models.llama_config import LlamaConfig, RopeScaling
@@ -200,6 +201,20 @@ def test_sequences_of_a_batch_know_nothing_of_each_other() -> None:
     np.testing.assert_array_equal(after[2], before[2])
 
 
+def test_the_gradient_of_a_norm_scale_is_a_sum_in_fp32_also_in_bf16() -> None:
+    """4096 terms of one sign: added up in bf16 they would be off by a percent and more. Each is rounded by up to
+    2^-9 before, which averages out to 1e-4."""
+    rng = np.random.default_rng(0)
+    x, dy = (jnp.asarray(np.abs(rng.normal(size=(1, 4096, 8))), jnp.bfloat16) for _ in range(2))
+    norm = RMSNorm(8, eps=1e-5)
+    graph, state = nnx.split(norm)
+    (gradient,) = jax.vjp(lambda state: nnx.merge(graph, state)(x), state)[1](dy)
+    wide = np.asarray(x, np.float64)
+    normal = wide / np.sqrt(np.mean(wide**2, axis=-1, keepdims=True) + 1e-5)
+    expected = (np.asarray(dy, np.float64) * normal).sum(axis=(0, 1))
+    np.testing.assert_allclose(gradient["scale"].get_value(), expected, rtol=5e-4)
+
+
 def test_a_bf16_layer_stays_in_bf16() -> None:
     params = jax.tree.map(lambda leaf: leaf[0], make_params(CONFIG)["layers"])
     params["kernels"] = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params["kernels"])
@@ -215,9 +230,9 @@ def test_a_bf16_layer_stays_in_bf16() -> None:
 )
 def test_rms_norm_normalises_in_fp32_and_scales_in_its_own_dtype(value: float, dtype: jnp.dtype) -> None:
     """The squares of 1e-4 in bf16 and of 300 in fp16 would vanish or overflow. The order is Hugging Face's:
-    fp32, back, times the scale."""
+    fp32, back, times the scale, which its weights hold in the same dtype."""
     norm = RMSNorm(8, eps=1e-5)
-    scale = np.linspace(0.3, 1.7, 8).astype(np.float32)
+    scale = np.asarray(jnp.linspace(0.3, 1.7, 8).astype(dtype).astype(jnp.float32))
     norm.scale[...] = jnp.asarray(scale)
     x = jnp.full((1, 2, 8), value, dtype)
     wide = np.asarray(x, np.float32)

@@ -23,7 +23,7 @@ def sizes(mesh: str) -> list[int]:
 
 @pytest.mark.parametrize("num_devices", [1, 6, 8, 12, 64])
 def test_all_that_are_named_fit(num_devices: int) -> None:
-    named = fitting_meshes(num_devices, dp=2, pp=3, tp=4)
+    named = fitting_meshes(num_devices, (2, 3, 4))
     assert named
     assert len(named) <= 6
     for mesh in named:
@@ -32,7 +32,7 @@ def test_all_that_are_named_fit(num_devices: int) -> None:
 
 def test_those_come_first_that_change_one_value() -> None:
     first = {"dp 4 x pp 2 x tp 1", "dp 2 x pp 4 x tp 1", "dp 2 x pp 2 x tp 2"}
-    assert set(fitting_meshes(8, dp=2, pp=2, tp=1)[:3]) == first
+    assert set(fitting_meshes(8, (2, 2, 1))[:3]) == first
 
 
 @pytest.mark.parametrize("size", [1, 2, 8, 16])
@@ -47,3 +47,11 @@ def test_accelerators_are_all_used_or_the_run_is_refused(size: int, monkeypatch:
 
 def test_emulated_devices_may_lie_idle() -> None:
     assert make_mesh(dp=1, pp=2, tp=1).size == 2
+
+
+def test_what_the_rest_of_the_run_refuses_is_not_named() -> None:
+    named = fitting_meshes(6, (2, 4, 1), fits=lambda dp, pp, tp: 32 % dp == 0 and pp <= 4 and 4 % tp == 0)
+    assert named == ["dp 1 x pp 3 x tp 2", "dp 2 x pp 3 x tp 1"] or set(named) == {
+        "dp 2 x pp 3 x tp 1",
+        "dp 1 x pp 3 x tp 2",
+    }

@@ -3,6 +3,7 @@
 Data, pipeline, tensor and sequence parallelism, ZeRO, remat and schedules together (mesh_design.py).
 """
 
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -147,8 +148,9 @@ def make_mesh(dp: int, pp: int, tp: int) -> Mesh:
     return jax.make_mesh((dp, pp, tp), ("dp", "pp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
+@cache
 def train(choice: Choice, *, evaluate: bool = False) -> Trained:
-    """The same through the executor, optimizer and the norm of the mesh."""
+    """The same through the executor, optimizer and the norm of the mesh; evaluated before the first step."""
     config = make_config(tied=choice.tied, num_layers=choice.num_layers)
     contract, mesh = llama_contract(config, "einsum"), make_mesh(*choice.mesh)
     schedule = build(choice.schedule, num_ranks=choice.mesh[1], num_microbatches=NUM_MICROBATCHES)
@@ -175,13 +177,23 @@ def train(choice: Choice, *, evaluate: bool = False) -> Trained:
         to_microbatches(*arrays, num_microbatches=NUM_MICROBATCHES, mesh=mesh)
         for arrays in zip(*make_text(), strict=True)
     ]
-    trained = run(jax.jit(step).lower(state, batches[0]).compile(QUICK), state, batches)
+    evaluated = 0.0, 0
     if evaluate:
-        table = lower(forward_only(schedule.placement, NUM_MICROBATCHES))
-        loss = jax.jit(make_loss(program._replace(table=table)))
-        summed, num_tokens = loss(state.params, batches[0], constants)
-        trained = trained._replace(evaluated=(float(summed), int(num_tokens)))
+        placement = replace(
+            schedule.placement,
+            stage_ranks=schedule.placement.stage_ranks[:1],
+            stage_chunks=schedule.placement.stage_chunks[:1],
+        )
+        forward = program._replace(
+            table=lower(forward_only(placement, NUM_MICROBATCHES)),
+            layout=replace(layout, placement=placement),
+        )
+        compiled = jax.jit(make_loss(forward)).lower(state.params, batches[0], constants).compile(QUICK)
+        loss, num_tokens = compiled(state.params, batches[0], constants)
+        evaluated = float(loss), int(num_tokens)
+    trained = run(jax.jit(step).lower(state, batches[0]).compile(QUICK), state, batches)
     return trained._replace(
+        evaluated=evaluated,
         gradients=to_canonical_layout(trained.gradients, layout),
         params=to_canonical_layout(trained.params, layout),
     )
@@ -215,3 +227,31 @@ def test_every_pair_of_choices_is_tried() -> None:
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_training_equals_the_reference(choice: Choice) -> None:
     assert_equal(train(choice), reference(tied=choice.tied, num_layers=choice.num_layers))
+
+
+ALL_AT_ONCE = Choice((2, 2, 2), "1f1b", 3, "full", True, False, 16, 1, True)
+"""Three axes, ZeRO 3 and sequence parallelism."""
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [ALL_AT_ONCE, ALL_AT_ONCE._replace(schedule="dualpipe", zero=1, tied=True, num_layers=17)],
+    ids=str,
+)
+def test_evaluation_on_a_mesh_equals_the_reference(choice: Choice) -> None:
+    loss, num_tokens = train(choice, evaluate=True).evaluated
+    expected, expected_tokens = reference(tied=choice.tied, num_layers=choice.num_layers).evaluated
+    assert num_tokens == expected_tokens
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_all_schedules_of_one_pipe_have_the_same_bits_on_a_mesh(zero: int) -> None:
+    """B and W on one tick or on two, one chunk or several, messages hidden or not."""
+    first = train(ALL_AT_ONCE._replace(zero=zero))
+    for schedule, fuse, ticks in (("zb_h1", False, 2), ("interleaved", True, 1), ("zb_v", False, 1)):
+        choice = ALL_AT_ONCE._replace(zero=zero, schedule=schedule, fuse_backward=fuse, transfer_ticks=ticks)
+        found = train(choice)
+        assert found.losses == first.losses
+        assert found.norms == first.norms
+        chex.assert_trees_all_equal(found.params, first.params)
