@@ -202,8 +202,8 @@ def test_sequences_of_a_batch_know_nothing_of_each_other() -> None:
 
 
 def test_the_gradient_of_a_norm_scale_is_a_sum_in_fp32_also_in_bf16() -> None:
-    """4096 terms of one sign: added up in bf16 they would be off by a percent and more. Each is rounded by up to
-    2^-9 before, which averages out to 1e-4."""
+    """4096 terms of one sign: added up in bf16 they would be off by a percent and more. Each is rounded by up
+    to 2^-9 before, which averages out to 1e-4."""
     rng = np.random.default_rng(0)
     x, dy = (jnp.asarray(np.abs(rng.normal(size=(1, 4096, 8))), jnp.bfloat16) for _ in range(2))
     norm = RMSNorm(8, eps=1e-5)
