@@ -8,6 +8,7 @@ Layers of padding are zero, get no gradient, and cost no compute. With two pipes
 has them; the other pipe's copy exists only within a step (pipes.py).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -46,6 +47,13 @@ class Layout:
         return len(set(self.layers_per_stage)) == 1
 
     @property
+    def is_in_model_order(self) -> bool:
+        """Whether rank after rank, chunk and index give the layers of the model, without padding."""
+        placement = self.placement
+        ranks = tuple(range(placement.num_ranks))
+        return self.is_even and placement.num_chunks == 1 and placement.stage_ranks[0] == ranks
+
+    @property
     def padded_vocab_size(self) -> int:
         return padded_vocabulary(self.vocab_size, self.placement.num_ranks * self.sharding.tp)
 
@@ -69,6 +77,10 @@ class Layout:
         )
 
 
+Convert = Callable[[jax.Array, Layout], jax.Array]
+"""One leaf from one layout to the other."""
+
+
 def balanced_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
     """Layers of each stage, as even as can be, the longer stages first: 10 over 4 gives 3, 3, 2, 2."""
     if num_layers < num_stages:
@@ -82,42 +94,45 @@ def balanced_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
 
 def to_stage_layout(params: Tree, layout: Layout) -> Tree:
     """Canonical parameters, or anything shaped like them, as the ranks hold them."""
-    rank, chunk, index = layout.positions().T
-    shape = (layout.placement.num_ranks, layout.placement.num_chunks, layout.max_layers)
-
-    def scatter(leaf: jax.Array) -> jax.Array:
-        if layout.is_even and _in_model_order(layout):
-            return leaf.reshape(*shape, *leaf.shape[1:])
-        return jnp.zeros((*shape, *leaf.shape[1:]), leaf.dtype).at[rank, chunk, index].set(leaf)
-
-    def pad(leaf: jax.Array) -> jax.Array:
-        return jnp.pad(leaf, ((0, layout.padded_vocab_size - layout.vocab_size), (0, 0)))
-
-    return _by_group(params, layers=scatter, vocabulary=pad)
+    return _by_group(params, layout, layers=place_layers, vocabulary=pad_vocabulary)
 
 
 def to_canonical_layout(params: Tree, layout: Layout) -> Tree:
     """The inverse of ``to_stage_layout``."""
+    return _by_group(params, layout, layers=pick_layers, vocabulary=cut_vocabulary)
+
+
+def place_layers(leaf: jax.Array, layout: Layout) -> jax.Array:
+    """``[num_layers, ...]`` as ``[ranks, chunks, layers, ...]``."""
+    shape = (layout.placement.num_ranks, layout.placement.num_chunks, layout.max_layers, *leaf.shape[1:])
+    if layout.is_in_model_order:
+        return leaf.reshape(shape)
     rank, chunk, index = layout.positions().T
-
-    def gather(leaf: jax.Array) -> jax.Array:
-        if layout.is_even and _in_model_order(layout):
-            return leaf.reshape(layout.num_layers, *leaf.shape[3:])
-        return leaf[rank, chunk, index]
-
-    return _by_group(params, layers=gather, vocabulary=lambda leaf: leaf[: layout.vocab_size])
+    return jnp.zeros(shape, leaf.dtype).at[rank, chunk, index].set(leaf)
 
 
-def _in_model_order(layout: Layout) -> bool:
-    return layout.placement.num_chunks == 1 and layout.placement.stage_ranks[0] == tuple(
-        range(layout.placement.num_ranks)
-    )
+def pick_layers(leaf: jax.Array, layout: Layout) -> jax.Array:
+    """The inverse of ``place_layers``."""
+    if layout.is_in_model_order:
+        return leaf.reshape(layout.num_layers, *leaf.shape[3:])
+    rank, chunk, index = layout.positions().T
+    return leaf[rank, chunk, index]
 
 
-def _by_group(params: Tree, *, layers, vocabulary) -> Tree:
+def pad_vocabulary(leaf: jax.Array, layout: Layout) -> jax.Array:
+    """``[vocabulary, hidden]`` with as many rows as the shards have room for."""
+    return jnp.pad(leaf, ((0, layout.padded_vocab_size - layout.vocab_size), (0, 0)))
+
+
+def cut_vocabulary(leaf: jax.Array, layout: Layout) -> jax.Array:
+    """The inverse of ``pad_vocabulary``."""
+    return leaf[: layout.vocab_size]
+
+
+def _by_group(params: Tree, layout: Layout, *, layers: Convert, vocabulary: Convert) -> Tree:
     changed = dict(params)
-    changed["layers"] = jax.tree.map(layers, params["layers"])
+    changed["layers"] = jax.tree.map(lambda leaf: layers(leaf, layout), params["layers"])
     for group in VOCABULARY_GROUPS:
         if group in params:
-            changed[group] = jax.tree.map(vocabulary, params[group])
+            changed[group] = jax.tree.map(lambda leaf: vocabulary(leaf, layout), params[group])
     return changed

@@ -89,10 +89,13 @@ def stage_specs(params: Tree, sharding: Sharding) -> Tree:
 
 def stage_shardings(params: Tree, mesh: Mesh, sharding: Sharding) -> Tree:
     """``stage_specs`` on a mesh."""
+    return to_shardings(stage_specs(params, sharding), mesh)
+
+
+def to_shardings(specs: Tree, mesh: Mesh) -> Tree:
+    """Each partition of a tree on a mesh."""
     return jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec),
-        stage_specs(params, sharding),
-        is_leaf=lambda leaf: isinstance(leaf, PartitionSpec),
+        lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
     )
 
 

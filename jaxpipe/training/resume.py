@@ -51,8 +51,8 @@ def read_checkpoint(
     _check(step, changed, config)
     batches.set_state(info["data"])
     words = ", ".join(f"{key} {before} -> {now}" for key, (before, now) in changed.items())
-    canonical = checkpoints.restore(step, canonical_template(plan.init_params, plan.optimizer, mesh))
-    return Found(step, canonical, words or "nothing changed")
+    template = canonical_template(plan.init_params, plan.optimizer, layout=plan.program.layout, mesh=mesh)
+    return Found(step, checkpoints.restore(step, template), words or "nothing changed")
 
 
 def _check(step: int, changed: Mapping[str, tuple[Any, Any]], config: Config) -> None:

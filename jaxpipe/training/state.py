@@ -11,11 +11,11 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
 
 from jaxpipe.pipeline.contract import Tree
-from jaxpipe.pipeline.layout import Layout, to_canonical_layout, to_stage_layout
-from jaxpipe.pipeline.sharding import Sharding, stage_specs
+from jaxpipe.pipeline.layout import Layout
+from jaxpipe.pipeline.resharding import canonical_shardings, reshard_to_canonical, reshard_to_stage
+from jaxpipe.pipeline.sharding import Sharding, stage_specs, to_shardings
 from jaxpipe.training.global_arrays import to_host
 from jaxpipe.training.optimizer import AdamW, init_moments
 
@@ -33,21 +33,22 @@ def init_state(init_params: Callable[[], Tree], settings: AdamW, *, layout: Layo
     ``init_params`` gives canonical parameters. They are computed as such and moved afterwards: compiled
     together with the layout, the last bit of a random number could depend on it.
     """
-    canonical = jax.jit(init_params, out_shardings=_canonical_shardings(jax.eval_shape(init_params), mesh))()
+    shardings = canonical_shardings(jax.eval_shape(init_params), layout, mesh)
+    canonical = jax.jit(init_params, out_shardings=shardings)()
 
     def place(canonical: Tree) -> TrainState:
-        params = to_stage_layout(canonical, layout)
+        params = reshard_to_stage(canonical, layout, mesh)
         return TrainState(params, init_moments(settings, params))
 
-    shardings = state_shardings(jax.eval_shape(place, canonical), mesh, layout.sharding)
-    return jax.jit(place, out_shardings=shardings)(canonical)
+    state = state_shardings(jax.eval_shape(place, canonical), mesh, layout.sharding)
+    return jax.jit(place, out_shardings=state)(canonical)
 
 
 def state_shardings(state: TrainState, mesh: Mesh, sharding: Sharding) -> TrainState:
     """Where each leaf of a state in stage layout lies."""
     specs = stage_specs(state.params, sharding)
     moments = optax.ScaleByAdamState(count=PartitionSpec(), mu=specs, nu=specs)
-    return _on_mesh(TrainState(specs, moments), mesh)
+    return to_shardings(TrainState(specs, moments), mesh)
 
 
 def make_to_canonical(state: TrainState, *, layout: Layout, mesh: Mesh) -> Callable[[TrainState], Tree]:
@@ -55,25 +56,37 @@ def make_to_canonical(state: TrainState, *, layout: Layout, mesh: Mesh) -> Calla
 
     def convert(state: TrainState) -> Tree:
         trees = {"params": state.params, "mu": state.moments.mu, "nu": state.moments.nu}
-        canonical = {name: to_canonical_layout(tree, layout) for name, tree in trees.items()}
+        canonical = {name: reshard_to_canonical(tree, layout, mesh) for name, tree in trees.items()}
         return canonical | {"count": state.moments.count}
 
-    return jax.jit(convert, out_shardings=_canonical_shardings(jax.eval_shape(convert, state), mesh))
+    shapes = jax.eval_shape(convert, state)
+    return jax.jit(convert, out_shardings=_checkpoint_shardings(shapes, layout, mesh))
+
+
+def make_from_canonical(canonical: Tree, *, layout: Layout, mesh: Mesh) -> Callable[[Tree], TrainState]:
+    """The inverse, for canonical states shaped like ``canonical``: they lie as ``canonical_template`` says.
+
+    What is still on the host is put there.
+    """
+
+    def convert(canonical: Tree) -> TrainState:
+        params, mu, nu = (reshard_to_stage(canonical[name], layout, mesh) for name in ("params", "mu", "nu"))
+        return TrainState(params, optax.ScaleByAdamState(canonical["count"], mu, nu))
+
+    before = _checkpoint_shardings(canonical, layout, mesh)
+    after = state_shardings(jax.eval_shape(convert, canonical), mesh, layout.sharding)
+    return jax.jit(convert, in_shardings=(before,), out_shardings=after)
 
 
 def from_canonical(canonical: Tree, *, layout: Layout, mesh: Mesh) -> TrainState:
     """The state that ``make_to_canonical`` turned into this."""
-
-    def convert(canonical: Tree) -> TrainState:
-        params, mu, nu = (to_stage_layout(canonical[name], layout) for name in ("params", "mu", "nu"))
-        return TrainState(params, optax.ScaleByAdamState(canonical["count"], mu, nu))
-
-    shardings = state_shardings(jax.eval_shape(convert, canonical), mesh, layout.sharding)
-    return jax.jit(convert, out_shardings=shardings)(canonical)
+    return make_from_canonical(canonical, layout=layout, mesh=mesh)(canonical)
 
 
-def canonical_template(init_params: Callable[[], Tree], settings: AdamW, mesh: Mesh) -> Tree:
-    """Shapes, dtypes and shardings of a canonical state on this mesh, to restore one into."""
+def canonical_template(
+    init_params: Callable[[], Tree], settings: AdamW, *, layout: Layout, mesh: Mesh
+) -> Tree:
+    """Shapes, dtypes and shardings of a canonical state, to restore one into for ``from_canonical``."""
 
     def init() -> Tree:
         params = init_params()
@@ -84,7 +97,7 @@ def canonical_template(init_params: Callable[[], Tree], settings: AdamW, mesh: M
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         shapes,
-        _canonical_shardings(shapes, mesh),
+        _checkpoint_shardings(shapes, layout, mesh),
     )
 
 
@@ -107,25 +120,7 @@ def _name(path: tuple) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
-def _canonical_shardings(canonical: Tree, mesh: Mesh) -> Tree:
-    """Each axis of the mesh along a leaf's first free dimension that divides: no device holds it all."""
-
-    def spec(leaf: Array) -> PartitionSpec:
-        axes: list[str | None] = [None] * len(leaf.shape)
-        for axis in ("pp", "tp", "dp"):
-            free = (
-                place
-                for place, size in enumerate(leaf.shape)
-                if axes[place] is None and size % mesh.shape.get(axis, 1) == 0
-            )
-            if mesh.shape.get(axis, 1) > 1 and (place := next(free, None)) is not None:
-                axes[place] = axis
-        return PartitionSpec(*axes)
-
-    return _on_mesh(jax.tree.map(spec, canonical), mesh)
-
-
-def _on_mesh(specs: Tree, mesh: Mesh) -> Tree:
-    return jax.tree.map(
-        lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
-    )
+def _checkpoint_shardings(canonical: Tree, layout: Layout, mesh: Mesh) -> Tree:
+    """Where each leaf of a canonical state lies: a device's share is as large as in stage layout."""
+    params = canonical_shardings(canonical["params"], layout, mesh)
+    return {"params": params, "mu": params, "nu": params, "count": NamedSharding(mesh, PartitionSpec())}
