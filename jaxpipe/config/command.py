@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.config.assignments import Fault, Source, overlay
-from jaxpipe.config.environment import read_environment
+from jaxpipe.config.environment import or_unset, read_environment
 from jaxpipe.config.flags import read_command_line
 from jaxpipe.config.help_page import print_help
 from jaxpipe.config.keys import assemble, keys, sections
@@ -92,6 +92,8 @@ def _read(source: Source) -> tuple[dict[str, Any], list[Fault]]:
             found.append(Fault(f"{path} is missing; give it {describe(key.hint)}"))
     values = {path: value for path, value in values.items() if not _section_is_null(path, given)}
     for path, message in value_faults(values):
+        if path.startswith("distributed."):
+            message += or_unset(given.values())
         found.append(Fault(message, given[path].where if path in given else ""))
     return values, found
 

@@ -53,7 +53,7 @@ class Route:
 
 
 def canonical_shardings(canonical: Tree, layout: Layout, mesh: Mesh) -> Tree:
-    """Where each leaf of canonical parameters (or their shapes) lies, as ``reshard_to_canonical`` gives it."""
+    """Where each leaf of canonical parameters (or their shapes) lies after ``reshard_to_canonical``."""
     return to_shardings(jax.tree.map(lambda route: route.canonical, _routes(canonical, layout, mesh)), mesh)
 
 
@@ -81,9 +81,9 @@ def reshard_to_stage(canonical: Tree, layout: Layout, mesh: Mesh) -> Tree:
         if route.dim is None:
             return route.place(leaf)
 
-        def local(leaf: Array) -> Array:
+        def local(leaf: Array, dim: int = route.dim) -> Array:
             placed = route.place(leaf)
-            return jax.lax.all_to_all(placed, route.axes, 0, placed.ndim + route.dim, tiled=True)
+            return jax.lax.all_to_all(placed, route.axes, 0, placed.ndim + dim, tiled=True)
 
         return jax.shard_map(local, mesh=mesh, in_specs=route.canonical, out_specs=route.stage)(leaf)
 

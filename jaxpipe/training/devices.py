@@ -94,4 +94,5 @@ def _remedy(devices: list[jax.Device], wanted: int) -> str:
     is_cpu = devices[0].platform == "cpu"
     if is_cpu:
         return f"use one of these, or correct {_EMULATION_FLAG} in XLA_FLAGS"
-    return "use one of these, hide devices from JAX, or set JAX_PLATFORMS=cpu to emulate them"
+    emulation = f"set JAX_PLATFORMS=cpu to emulate {wanted}, which does for --dry-run"
+    return f"use one of these, hide devices from JAX, or {emulation}"

@@ -5,7 +5,7 @@ Process 0 alone writes and prints; what only it can know (which checkpoint there
 
     joined         jax.distributed, then the watch over each other (watch.py), until the run is over
     from_first     a value of process 0, in all processes
-    same_in_all    refuse to start with different configurations or texts
+    same_in_all    refuse to start with different configurations or texts, and say what differs
 
 How a process of several ends::
 
@@ -19,7 +19,6 @@ How a process of several ends::
 All of that happens within ``distributed.timeout`` seconds.
 """
 
-import hashlib
 import json
 import os
 import signal
@@ -28,9 +27,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -45,6 +44,7 @@ from jaxpipe.training.watch import (
     Watch,
     fail,
     listen,
+    open_port,
     say_and_exit,
     say_done,
     watch_all,
@@ -61,7 +61,7 @@ _CODES = {InputError: 2, CheckpointError: 1, DivergedError: 1, KeyboardInterrupt
 """Errors that say all in one sentence; all others have code 1 and a traceback."""
 
 _NEWS_SECONDS = 1.0
-_LONGEST_ADDRESS = 512
+_BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
 
 
 @contextmanager
@@ -96,14 +96,32 @@ def from_first(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
-def same_in_all(what: str, text: str) -> None:
-    """Raise InputError in each process whose ``text`` is not that of process 0; all must ask."""
-    own = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-    if not np.array_equal(multihost_utils.broadcast_one_to_all(own), own):
-        raise InputError(
-            f"all processes must have the same {what}, but process {jax.process_index()} differs from "
-            "process 0; start all with the same files and flags"
+def same_in_all(values: Mapping[str, Any]) -> None:
+    """Raise InputError in each process whose ``values``, which JSON can hold, are not those of process 0.
+
+    All must ask. The sentence names each value that differs, as it is here and in process 0.
+    """
+    own = {name: json.dumps(value) for name, value in values.items()}
+    first = json.loads(_text_of_first(json.dumps(own)))
+    differing = [name for name in own | first if own.get(name) != first.get(name)]
+    if differing:
+        found = ", ".join(
+            f"{name} is {own.get(name, 'missing')} here and {first.get(name, 'missing')} there"
+            for name in differing
         )
+        raise InputError(
+            f"all processes must have the same configuration and text, but process {jax.process_index()} "
+            f"differs from process 0: {found}; start all with the same files and flags"
+        )
+
+
+def _text_of_first(text: str) -> str:
+    """Process 0's ``text``, in all processes: its length first, as all must send equally much."""
+    own = np.frombuffer(text.encode(), np.uint8)
+    padded = np.zeros(from_first(own.size), np.uint8)
+    if is_first():
+        padded[:] = own
+    return multihost_utils.broadcast_one_to_all(padded).tobytes().decode()
 
 
 def _start(settings: DistributedConfig, num_devices: int) -> Watch | None:
@@ -112,6 +130,8 @@ def _start(settings: DistributedConfig, num_devices: int) -> Watch | None:
     Raises:
         InputError: there is no cluster to detect, or the coordinator's address cannot be used.
     """
+    if settings.coordinator is not None and settings.process_id == 0:
+        _check_port(settings.coordinator)
     deadline = threading.Timer(settings.timeout, say_and_exit, (_late(settings), 1))
     deadline.daemon = True
     deadline.start()
@@ -120,11 +140,26 @@ def _start(settings: DistributedConfig, num_devices: int) -> Watch | None:
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
     with _interruptible():
         _initialize(settings)
-    _check_shares(find_devices())
-    _keep_stdout_clean()
+    devices = find_devices()
+    _check_shares(devices)
+    _keep_stdout_clean(devices)
     watch = _start_watch(settings) if jax.process_count() > 1 else None
     deadline.cancel()
     return watch
+
+
+def _check_port(coordinator: str) -> None:
+    """Process 0 must be able to listen at the port: where JAX finds it taken it may crash without a word."""
+    if os.environ.get(_BIND_ADDRESS):  # JAX then listens elsewhere
+        return
+    try:
+        open_port(int(coordinator.rpartition(":")[2])).close()
+    except OSError as error:
+        cause = os.strerror(error.errno) if error.errno else str(error)
+        raise InputError(
+            f"process 0 must be able to listen at distributed.coordinator={coordinator}, but: {cause}; "
+            "name a port that is free there, in all processes"
+        ) from error
 
 
 def _initialize(settings: DistributedConfig) -> None:
@@ -171,9 +206,12 @@ def _check_shares(devices: Sequence[jax.Device]) -> None:
 
 def _late(settings: DistributedConfig) -> str:
     count = "all" if settings.num_processes is None else f"all {settings.num_processes}"
+    this = "this one" if settings.process_id is None else f"this one, process {settings.process_id},"
+    where = "" if settings.coordinator is None else f" at {settings.coordinator}"
     return (
-        f"{count} processes must have joined within distributed.timeout={settings.timeout} seconds, but not "
-        "all have; see what the others say, or raise it"
+        f"{count} processes must have joined within distributed.timeout={settings.timeout} seconds, but "
+        f"{this} has waited for the others{where} in vain: two may have the same process_id, one another "
+        "address, or one has refused to start; see what the others say, or raise the timeout"
     )
 
 
@@ -195,9 +233,7 @@ def _start_watch(settings: DistributedConfig) -> Watch:
 
 
 def _broadcast_address(address: Address | None) -> Address:
-    text = b"" if address is None else json.dumps(address).encode()
-    padded = np.frombuffer(text.ljust(_LONGEST_ADDRESS), np.uint8)
-    hosts, port, token = json.loads(multihost_utils.broadcast_one_to_all(padded).tobytes())
+    hosts, port, token = json.loads(_text_of_first(json.dumps(address)))
     return Address(tuple(hosts), port, token)
 
 
@@ -210,11 +246,14 @@ def _own_hosts(coordinator: str | None) -> list[str]:
     return list(dict.fromkeys([*hosts, socket.gethostname()]))
 
 
-def _keep_stdout_clean() -> None:
-    """Gloo writes a line to C's stdout for each device of each group: let that go nowhere.
+def _keep_stdout_clean(devices: Sequence[jax.Device]) -> None:
+    """On CPU, Gloo writes a line to C's stdout for each device of each group: let that go nowhere.
 
-    What Python prints still arrives, from process 0; from the others nothing does.
+    What Python prints still arrives, from process 0; from the others nothing does. On accelerators all is
+    left as it is: what NCCL_DEBUG asks for arrives at C's stdout.
     """
+    if devices[0].platform != "cpu":
+        return
     sys.stdout.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     if is_first():

@@ -18,7 +18,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.checkpoint import open_checkpoints
-from jaxpipe.config import Config, DistributedConfig, faults, to_yaml
+from jaxpipe.config import Config, DistributedConfig, faults, flatten, to_yaml
 from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
 from jaxpipe.errors import CheckpointError
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
@@ -74,10 +74,15 @@ def train(config: Config, *, dry_run: bool = False) -> int:
 
 
 def _tell(config: Config) -> int:
-    """Layout, parameters and bytes per device; compiles and allocates nothing."""
+    """Layout, parameters and bytes per device; compiles and allocates nothing.
+
+    Joins no other processes, so JAX finds this host's devices alone: on CPU as many as the mesh wants are
+    emulated, and a mesh of more accelerators than are here wants ``JAX_PLATFORMS=cpu``. Where there are to
+    be several processes, the first one tells.
+    """
     mesh = _mesh(config)
     plan = make_plan(config, mesh)
-    console = make_console()
+    console = make_console(enabled=not config.distributed.process_id)
     show_facts(console, "layout", layout_facts(config, plan, mesh))
     show_facts(console, "bytes per device", memory_facts(plan, _batch_shapes(config, mesh)))
     return 0
@@ -88,7 +93,7 @@ def _run(config: Config) -> int:
     assert config.run.dir is not None, "the parser chooses one"
     with stop_on_signals(announces=is_first()) as own:
         prepared = _prepare(config)
-        same_in_all("configuration and text", f"{to_yaml(config)}{prepared.batches.get_state()}")
+        same_in_all(flatten(config) | {"the text's digest": prepared.batches.get_state()["text"]})
         claimed = (
             claim_run_directory(config.run.dir, resume=config.checkpoint.resume)
             if is_first()

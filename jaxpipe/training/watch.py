@@ -80,10 +80,15 @@ class _Peer:
 
 def listen(hosts: Sequence[str]) -> Listener:
     """Open the door of process 0, which is reached by at least one of ``hosts``."""
+    door = open_port(0)
+    return Listener(door, Address(tuple(hosts), door.getsockname()[1], secrets.token_hex(8)))
+
+
+def open_port(port: int) -> socket.socket:
+    """Listen at a port (0: any that is free) of all this host's addresses; OSError if it is taken."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
-    door = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
-    return Listener(door, Address(tuple(hosts), door.getsockname()[1], secrets.token_hex(8)))
+    return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
 
 
 def watch_all(listener: Listener, num_processes: int, *, silence: float) -> Watch:

@@ -209,6 +209,27 @@ def test_a_fault_in_the_environment_is_told_with_its_variable(write_yaml, monkey
     assert "must come with distributed.process_id" in refuse(write_yaml(), "--run.dir", str(tmp_path / "x"))
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "missing"),
+    [
+        ("JAX_COORDINATOR_ADDRESS", "coordinator", ("num_processes", "process_id")),
+        ("JAX_PROCESS_ID", "process_id", ("coordinator", "num_processes")),
+    ],
+)
+def test_a_variable_of_jax_alone_is_named_with_both_ways_out(
+    name, path, missing, write_yaml, monkeypatch, refuse
+):
+    monkeypatch.setenv(name, PROCESS[name])
+    said = refuse(write_yaml(), "--run.dir", "x")
+    assert (
+        f"distributed.{path}={PROCESS[name]} must come with distributed.{missing[0]} and "
+        f"distributed.{missing[1]}; give all three, or let distributed.detect find what is missing, "
+        f"or unset {name}\n"
+    ) in said
+    monkeypatch.delenv(name)
+    assert "unset" not in refuse(write_yaml(), f"--distributed.{path}", PROCESS[name], "--run.dir", "x")
+
+
 def test_several_processes_name_their_directory_and_process_0_alone_looks_whether_it_is_taken(
     write_yaml, tmp_path, refuse
 ):

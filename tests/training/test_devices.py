@@ -45,6 +45,12 @@ def test_accelerators_are_all_used_or_the_run_is_refused(size: int, monkeypatch:
         make_mesh(dp=1, pp=size, tp=1)
 
 
+def test_a_mesh_of_more_accelerators_than_there_are_is_told_how_to_run_dry(monkeypatch) -> None:
+    monkeypatch.setattr(jax, "devices", lambda: [Device()] * 4)
+    with pytest.raises(InputError, match=r"set JAX_PLATFORMS=cpu to emulate 16, which does for --dry-run$"):
+        make_mesh(dp=2, pp=8, tp=1)
+
+
 def test_emulated_devices_may_lie_idle() -> None:
     assert make_mesh(dp=1, pp=2, tp=1).size == 2
 

@@ -12,10 +12,14 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from jaxpipe.errors import InputError
+from jaxpipe.training import processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +52,18 @@ with joined(settings, num_devices=4):
             print("sums", file=sys.stderr, flush=True)
 """
 """Two processes that sum for ever, as a run does, without a model."""
+
+SAME = (
+    JOIN.partition("with joined")[0]
+    + """
+from jaxpipe.training.processes import same_in_all
+
+with joined(settings, num_devices=4):
+    same_in_all({"data.path": ("a", "b"), "the text's digest": "0f", "model.rope_scaling": None})
+    print("same", flush=True)
+    same_in_all({"train.num_steps": 4 + number, "run.seed": 3, **({"extra": 0.5} if number else {})})
+"""
+)
 
 
 class Several:
@@ -218,11 +234,73 @@ def test_a_process_that_is_killed_or_frozen_ends_the_other_within_the_timeout(nu
         assert said in errors
 
 
-def test_a_process_whose_peers_never_come_gives_up():
-    with Several([[sys.executable, "-c", JOIN, an_address(), "1", "5"]]) as alone:
+def test_a_process_whose_peers_never_come_gives_up_and_says_where_it_waited():
+    address = an_address()
+    with Several([[sys.executable, "-c", JOIN, address, "1", "5"]]) as alone:
         ((code, output, errors),) = alone.end()
     assert (code, output) == (1, "")
-    assert errors.startswith(
-        "train.py: all 2 processes must have joined within distributed.timeout=5 seconds"
+    assert errors == (
+        "train.py: all 2 processes must have joined within distributed.timeout=5 seconds, but this one, "
+        f"process 1, has waited for the others at {address} in vain: two may have the same process_id, one "
+        "another address, or one has refused to start; see what the others say, or raise the timeout\n"
     )
-    assert errors.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told_before_jax_stumbles_over_it():
+    with socket.create_server(("localhost", 0)) as server:
+        address = f"localhost:{server.getsockname()[1]}"
+        with Several([[sys.executable, "-c", JOIN, address, "0", "20"]]) as alone:
+            ((code, output, errors),) = alone.end()
+    assert (code, output) == (2, "")
+    assert errors == (
+        f"train.py: process 0 must be able to listen at distributed.coordinator={address}, but: "
+        "Address already in use; name a port that is free there, in all processes\n"
+    )
+
+
+def test_processes_that_differ_name_each_value_that_does_as_both_have_it(monkeypatch):
+    first = {"train.num_steps": 4, "data.path": ["a", "b"], "run.seed": 3, "gone": None}
+    monkeypatch.setattr(processes, "_text_of_first", lambda _: as_process_0_sends(first))
+    own = {"train.num_steps": 5, "data.path": ("a", "b"), "run.seed": 3}
+    with pytest.raises(InputError, match=r"0: train.num_steps is 5 here and 4 there, gone is missing here"):
+        processes.same_in_all(own)
+    processes.same_in_all(own | {"train.num_steps": 4, "gone": None})
+
+
+def as_process_0_sends(values: dict) -> str:
+    sent = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "_text_of_first", lambda text: sent.append(text) or text)
+        processes.same_in_all(values)
+    return sent[0]
+
+
+@pytest.mark.slow
+def test_two_processes_compare_their_values_through_jax():
+    command = [sys.executable, "-c", SAME, an_address()]
+    with Several([[*command, str(number), "60"] for number in (0, 1)]) as several:
+        (first, output, errors), (second, other_output, other_errors) = several.end()
+    assert (first, output, errors) == (
+        *(2, "same\n"),
+        "train.py: process 1 has failed and says why; process 0 ends with it\n",
+    )
+    assert (second, other_output) == (2, "")
+    assert other_errors == (
+        "train.py: all processes must have the same configuration and text, but process 1 differs from "
+        "process 0: train.num_steps is 5 here and 4 there, extra is 0.5 here and missing there; start all "
+        "with the same files and flags\n"
+    )
+
+
+def test_what_nccl_writes_to_stdout_arrives(capfd):
+    processes._keep_stdout_clean([Namespace(platform="gpu")])
+    os.write(1, b"NCCL INFO\n")
+    assert capfd.readouterr().out == "NCCL INFO\n"
+
+
+def test_a_dry_run_of_two_processes_waits_for_nobody_and_is_told_once(tmp_path):
+    with two(tmp_path / "none", *SQUARE, "--dry-run") as several:
+        (first, output, errors), other = several.end()
+    assert (first, errors) == (0, "")
+    assert "on 4 cpu devices" in output
+    assert other == (0, "", "")

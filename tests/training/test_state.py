@@ -93,7 +93,7 @@ class Where(NamedTuple):
 
 
 UNDIVIDED = replace(CONFIG, hidden_size=12, num_attention_heads=3, num_key_value_heads=1)
-"""With two pipelines, two ranks and tp 2, the exchange of the vocabulary would have to cut 6 features in 4."""
+"""With dp 2, pp 2 and tp 2, the exchange of the vocabulary would have to cut 6 features in 4."""
 
 EVERYWHERE = [
     Where(looped(1)),
