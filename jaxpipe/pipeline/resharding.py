@@ -53,7 +53,7 @@ class Route:
 
 
 def canonical_shardings(canonical: Tree, layout: Layout, mesh: Mesh) -> Tree:
-    """Where each leaf of canonical parameters (or their shapes) lies after ``reshard_to_canonical``."""
+    """Where canonical parameters, or such shapes, lie: ``reshard_to_canonical`` gives them so."""
     return to_shardings(jax.tree.map(lambda route: route.canonical, _routes(canonical, layout, mesh)), mesh)
 
 
@@ -63,10 +63,10 @@ def reshard_to_canonical(params: Tree, layout: Layout, mesh: Mesh) -> Tree:
     def convert(route: Route, leaf: Array) -> Array:
         if route.dim is None:
             return route.pick(leaf)
-        dim = leaf.ndim + route.dim
+        dim = route.dim
 
         def local(leaf: Array) -> Array:
-            return route.pick(jax.lax.all_to_all(leaf, route.axes, dim, 0, tiled=True))
+            return route.pick(jax.lax.all_to_all(leaf, route.axes, leaf.ndim + dim, 0, tiled=True))
 
         return jax.shard_map(local, mesh=mesh, in_specs=route.stage, out_specs=route.canonical)(leaf)
 
@@ -80,8 +80,9 @@ def reshard_to_stage(canonical: Tree, layout: Layout, mesh: Mesh) -> Tree:
     def convert(route: Route, leaf: Array) -> Array:
         if route.dim is None:
             return route.place(leaf)
+        dim = route.dim
 
-        def local(leaf: Array, dim: int = route.dim) -> Array:
+        def local(leaf: Array) -> Array:
             placed = route.place(leaf)
             return jax.lax.all_to_all(placed, route.axes, 0, placed.ndim + dim, tiled=True)
 

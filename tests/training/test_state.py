@@ -93,7 +93,7 @@ class Where(NamedTuple):
 
 
 UNDIVIDED = replace(CONFIG, hidden_size=12, num_attention_heads=3, num_key_value_heads=1)
-"""With dp 2, pp 2 and tp 2, the exchange of the vocabulary would have to cut 6 features in 4."""
+"""With two pipelines, two ranks and tp 2, the exchange of the vocabulary would cut 6 features in 4."""
 
 EVERYWHERE = [
     Where(looped(1)),
@@ -125,16 +125,11 @@ def test_conversion_moves_every_value_to_its_place_and_back(where: Where) -> Non
     assert jax.tree.map(lambda leaf: leaf.sharding, state) == jax.tree.map(
         lambda leaf: leaf.sharding, where.state_template()
     )
-    on_host = jax.device_get(state)
-    for name, staged in {
-        "params": on_host.params,
-        "mu": on_host.moments.mu,
-        "nu": on_host.moments.nu,
-    }.items():
+    params, moments = jax.device_get(state)
+    for name, staged in {"params": params, "mu": moments.mu, "nu": moments.nu}.items():
         chex.assert_trees_all_equal(staged, jax.device_get(to_stage_layout(canonical[name], where.layout)))
-        chex.assert_trees_all_equal(
-            jax.device_get(to_canonical_layout(staged, where.layout)), canonical[name]
-        )
+        there = jax.device_get(to_canonical_layout(staged, where.layout))
+        chex.assert_trees_all_equal(there, canonical[name])
     back = make_to_canonical(state, layout=where.layout, mesh=where.mesh)(state)
     chex.assert_trees_all_equal(jax.device_get(back), canonical)
     # what a checkpoint is restored to is what both directions use: nothing is moved twice
@@ -188,11 +183,10 @@ def test_conversion_needs_no_more_memory_than_the_state(where: Where) -> None:
 
 def convert_there_and_back() -> None:
     """What a run over all three axes converts; see the test below."""
-    for zero in (0, 1):
-        where = Where(looped(2), (2, 3), dp=2, tp=2, zero=zero)
-        state = where.new_state()
-        canonical = make_to_canonical(state, layout=where.layout, mesh=where.mesh)(state)
-        jax.block_until_ready(from_canonical(canonical, layout=where.layout, mesh=where.mesh))
+    where = Where(looped(2), (2, 3), dp=2, tp=2, zero=1)
+    state = where.new_state()
+    canonical = make_to_canonical(state, layout=where.layout, mesh=where.mesh)(state)
+    jax.block_until_ready(from_canonical(canonical, layout=where.layout, mesh=where.mesh))
 
 
 def test_the_compiler_replicates_nothing_to_convert() -> None:
