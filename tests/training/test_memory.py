@@ -127,9 +127,10 @@ def test_uneven_stages_hold_what_is_predicted_as_padding() -> None:
     assert even.predicted.padding == (0, 0, 0)
 
 
-def test_after_the_ticks_gradients_are_there_at_most_twice() -> None:
+@pytest.mark.parametrize("dp", [1, 2])
+def test_after_the_ticks_gradients_are_there_at_most_twice(dp: int) -> None:
     """Where the stash is small: what is summed over dp is written beside the sums; the norm copies none."""
-    measured = step(**mesh(2, 2), pipeline__remat="full", data__sequence_length=16)
+    measured = step(**mesh(dp, 2), pipeline__remat="full", data__sequence_length=16)
     assert measured.temporary < 2.1 * measured.predicted.accumulators
     assert measured.predicted.total == pytest.approx(measured.total, rel=TOLERANCE)
 
