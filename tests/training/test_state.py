@@ -183,7 +183,7 @@ def test_conversion_needs_no_more_memory_than_the_state(where: Where) -> None:
 
 def convert_there_and_back() -> None:
     """What a run over all three axes converts; see the test below."""
-    where = Where(looped(2), (2, 3), dp=2, tp=2, zero=1)
+    where = Where(looped(2), (2, 3), dp=2, tp=2)
     state = where.new_state()
     canonical = make_to_canonical(state, layout=where.layout, mesh=where.mesh)(state)
     jax.block_until_ready(from_canonical(canonical, layout=where.layout, mesh=where.mesh))
