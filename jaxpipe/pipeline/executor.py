@@ -221,7 +221,6 @@ def _stage_loops(program: Program, weights: Tree, batch: Batch, constants: Tree)
 def _pipe_ends(program: Program, weights: Tree, batch: Batch, scale: Float[Array, ""] | None) -> Ends:
     sharding, mesh = program.layout.sharding, program.mesh.shape
     shares = sharding.token_shards
-
     tokens = batch.tokens.shape[1] * batch.tokens.shape[2] // shares
     limit = min(max(program.settings.head_tokens // shares, 1), tokens)
     vocabulary = tuple(axis for axis in ("pp", "tp") if mesh.get(axis, 1) > 1)
@@ -254,7 +253,7 @@ def _reduce(program: Program, gradients: Tree) -> Tree:
     elif sharding.zero == 1:
         big = scatter_gradients(big, sharding)
     small, final = _sum_over_copies((layers["small"], gradients["final"]))
-    if sharding.sequence and sharding.tp > 1:
+    if sharding.token_shards > 1:
         small = jax.tree.map(lambda gradient: jax.lax.psum(gradient, "tp"), small)
     elif sharding.tp > 1:
         small = jax.tree.map(lambda gradient: _of_first(gradient, ("tp",)), small)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int32
 
 from jaxpipe.pipeline.contract import Tree
 from jaxpipe.pipeline.products import Shared
-from jaxpipe.pipeline.split_vjp import SharedKernels, SplitLayer, weight_gradients
+from jaxpipe.pipeline.split_vjp import SplitLayer, shared_kernels, weight_gradients
 
 
 class Work(NamedTuple):
@@ -75,7 +75,8 @@ def run_forward(
         params = _read_params(loops, counters, tied_work.chunk, layer)
         context = loops.context(tied_work.microbatch)
         if loops.split is None:
-            return loops.layer(_with_shares(loops, params), x, *context), residuals, linear_inputs
+            layer_params = params | {"kernels": shared_kernels(params["kernels"], loops.shared)}
+            return loops.layer(layer_params, x, *context), residuals, linear_inputs
         y, new, new_inputs = loops.split.forward(params, x, context)
         residuals = _write(residuals, new, tied_work.residual_slot, layer)
         return y, residuals, _write(linear_inputs, new_inputs, tied_work.input_slot, layer)
@@ -174,13 +175,6 @@ def _backward_of_layer(
 def _read_params(loops: StageLoops, counters: tuple, chunk: Array, layer: Array) -> Tree:
     """The parameters of a layer, gathered where devices hold shards of them: they live for one body."""
     return loops.gather(tied(counters, _read(loops.params, chunk, layer)))
-
-
-def _with_shares(loops: StageLoops, params: Tree) -> Tree:
-    kernels = {
-        group: SharedKernels(kernel, loops.shared[group]) for group, kernel in params["kernels"].items()
-    }
-    return params | {"kernels": kernels}
 
 
 def _kernel_gradients(loops: StageLoops, weight_inputs: Tree, linear_inputs: Tree) -> Tree:

@@ -44,17 +44,16 @@ def multiply(
     x: Float[Array, "*batch i"], kernels: Mapping[str, Float[Array, "i o"]], shared: Shared | None
 ) -> dict[str, Float[Array, "*batch o"]]:
     """``{name: x @ kernel}``."""
-    if shared is None:
-        return {name: jnp.einsum("...i,io->...o", x, kernel) for name, kernel in kernels.items()}
-    if shared.split == "columns":
+    if shared is not None and shared.split == "rows":
+        return {
+            name: _add_up(
+                jnp.einsum("...i,io->...o", x, kernel, preferred_element_type=jnp.float32), x.dtype, shared
+            )
+            for name, kernel in kernels.items()
+        }
+    if shared is not None:
         x = _gather(x, shared)
-        return {name: jnp.einsum("...i,io->...o", x, kernel) for name, kernel in kernels.items()}
-    return {
-        name: _add_up(
-            jnp.einsum("...i,io->...o", x, kernel, preferred_element_type=jnp.float32), x.dtype, shared
-        )
-        for name, kernel in kernels.items()
-    }
+    return {name: jnp.einsum("...i,io->...o", x, kernel) for name, kernel in kernels.items()}
 
 
 def multiply_back(

@@ -56,6 +56,13 @@ class SharedKernels:
         return multiply(x, self.kernels, self.shared)
 
 
+def shared_kernels(
+    kernels: Mapping[str, Mapping[str, Array]], shared: Mapping[str, Shared | None]
+) -> dict[str, SharedKernels]:
+    """A layer's kernels, each group with how it is shared: as ``dense`` takes them."""
+    return {group: SharedKernels(kernel, shared[group]) for group, kernel in kernels.items()}
+
+
 class WeightInputs(NamedTuple):
     """What B leaves for W, of one group of kernels: x ``[..., in]`` and of each kernel dy ``[..., out]``.
 
@@ -192,10 +199,7 @@ def split_layer(
 
     shared: how the devices of a rank share each group of kernels.
     """
-    alone = {
-        group: SharedKernels(kernels, shared[group] if shared else None)
-        for group, kernels in params["kernels"].items()
-    }
+    alone = shared_kernels(params["kernels"], shared or dict.fromkeys(params["kernels"]))
     shapes, owners = _probe(layer, params | {"kernels": alone}, x, context)
     owned = [group for group, owner in owners.items() if owner == group]
     by_forward, by_backward = (owned, []) if remat == "none" else ([], owned)
