@@ -10,3 +10,11 @@ class InputError(ValueError):
 
 class CheckpointError(OSError):
     """A checkpoint could not be written; those before it are as they were."""
+
+
+class DamagedError(InputError):
+    """A checkpoint is not what was written: the message is what is wrong with it."""
+
+
+class NotFiniteError(ArithmeticError):
+    """Values are not finite: what they are part of must not be saved."""

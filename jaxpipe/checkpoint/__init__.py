@@ -1,5 +1,1 @@
-"""Checkpoints: written all or not at all, read onto any mesh."""
-
-from jaxpipe.checkpoint.checkpoints import Checkpoints, open_checkpoints
-
-__all__ = ["Checkpoints", "open_checkpoints"]
+"""Checkpoints: written all or not at all, proved whole before they are read, onto any mesh."""

@@ -3,23 +3,41 @@
 ::
 
     checkpoints/
-      100/                          complete: it has Orbax's metadata with the time of its commit
-      200/                          empty or without that time: not a checkpoint, ignored
-      300.orbax-checkpoint-tmp/     being written, or left by a run that was killed
+      100/                complete: its manifest is there, agrees with itself, and is of step 100
+      200/                empty, or with a manifest that is missing or was changed: damaged, never written so
+      200.damaged/        the same, after a resumed run has set it aside; nothing of ours reads or deletes it
+      300.unfinished/     being written, or left by a run that was killed
+      50.deleting/        being deleted, or left by a run that was killed
 
-A checkpoint appears by one rename, after all of its files, and disappears by one rename, before any of its
-files is deleted. So whenever the process ends, what counts as a checkpoint is whole. Steps are ordered as
-numbers. Only one process writes to a directory (see training/run_directory.py, which locks it).
+A checkpoint appears by one rename, after all of its files and its manifest, and disappears by one rename,
+before any of its files is deleted. So whenever the process ends, what counts as a checkpoint is whole. Steps
+are ordered as numbers. Only one process writes to a directory: training/run_directory.py locks it.
 """
 
-import json
 import re
 import shutil
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
-TEMPORARY = ".orbax-checkpoint-tmp"
-COMMIT_METADATA = "_CHECKPOINT_METADATA"
-NUMBERED = re.compile("0|[1-9][0-9]*")
+from jaxpipe.checkpoint.manifest import Manifest, read_manifest, sync_folder
+from jaxpipe.errors import DamagedError
+
+UNFINISHED = ".unfinished"
+DELETING = ".deleting"
+DAMAGED = ".damaged"
+
+_NUMBER = re.compile("0|[1-9][0-9]*")
+_LEFTOVER = re.compile(f"({_NUMBER.pattern})({re.escape(UNFINISHED)}|{re.escape(DELETING)})")
+
+
+class Entry(NamedTuple):
+    """What has a step's number for a name; ``manifest`` is None where ``fault`` says what is wrong."""
+
+    step: int
+    manifest: Manifest | None
+    fault: str = ""
 
 
 def step_folder(directory: Path, step: int) -> Path:
@@ -27,29 +45,82 @@ def step_folder(directory: Path, step: int) -> Path:
     return directory / str(step)
 
 
+def unfinished_folder(directory: Path, step: int) -> Path:
+    """Where it lies while it is being written."""
+    return directory / f"{step}{UNFINISHED}"
+
+
+def entries(directory: Path) -> tuple[Entry, ...]:
+    """All that looks like a checkpoint by its name, in the order of steps. Hashes no file."""
+    return tuple(_entry(directory, step) for step in numbered_steps(directory))
+
+
+def numbered_steps(directory: Path) -> tuple[int, ...]:
+    """The steps of ``entries``, ascending."""
+    return tuple(sorted(int(path.name) for path in directory.iterdir() if _NUMBER.fullmatch(path.name)))
+
+
 def complete_steps(directory: Path) -> tuple[int, ...]:
     """The steps of all complete checkpoints, ascending."""
-    numbered = (path for path in directory.iterdir() if NUMBERED.fullmatch(path.name))
-    return tuple(sorted(int(path.name) for path in numbered if _is_complete(path)))
+    return tuple(entry.step for entry in entries(directory) if entry.manifest is not None)
 
 
-def remove_old(directory: Path, *, keep: int) -> None:
-    """Delete all complete checkpoints but the newest ``keep``."""
+def read_complete(directory: Path, step: int) -> Manifest:
+    """The manifest of the checkpoint of ``step``; DamagedError if that is not complete."""
+    manifest = read_manifest(step_folder(directory, step))
+    if manifest.step != step:
+        raise DamagedError(f"its manifest says that it is of step {manifest.step}")
+    return manifest
+
+
+def publish(directory: Path, step: int) -> None:
+    """What was written to the unfinished folder becomes the checkpoint of ``step``."""
+    final = step_folder(directory, step)
+    if final.exists():
+        set_aside(directory, step)
+    unfinished_folder(directory, step).rename(final)
+    sync_folder(directory)
+
+
+def set_aside(directory: Path, step: int) -> Path:
+    """Give what is damaged another name, so that its step is free; the new path."""
+    names = (f"{step}{DAMAGED}{'' if number == 1 else f'-{number}'}" for number in count(1))
+    target = next(path for path in (directory / name for name in names) if not path.exists())
+    return step_folder(directory, step).rename(target)
+
+
+def best_step(directory: Path) -> int | None:
+    """The complete checkpoint with the lowest validation loss, the first of several; None without any."""
+    losses = [
+        (entry.manifest.validation_loss, entry.step)
+        for entry in entries(directory)
+        if entry.manifest is not None and entry.manifest.validation_loss is not None
+    ]
+    return min(losses)[1] if losses else None
+
+
+def remove_old(directory: Path, *, keep: int, keeps_best: bool) -> None:
+    """Delete all complete checkpoints but the newest ``keep``, and the best one if that ``keeps_best``."""
+    best = best_step(directory) if keeps_best else None
     for step in complete_steps(directory)[:-keep]:
-        doomed = step_folder(directory, step).rename(directory / f"{step}{TEMPORARY}-old")
-        shutil.rmtree(doomed)
+        if step != best:
+            doomed = step_folder(directory, step).rename(directory / f"{step}{DELETING}")
+            shutil.rmtree(doomed)
 
 
 def remove_leftovers(directory: Path) -> None:
     """Delete what a killed or failed save, or a killed deletion, has left. Nothing may be in progress."""
-    for path in directory.glob(f"*{TEMPORARY}*"):
+    for path in leftovers(directory):
         shutil.rmtree(path)
 
 
-def _is_complete(folder: Path) -> bool:
-    """Whether Orbax has committed ``folder``."""
+def leftovers(directory: Path) -> Iterator[Path]:
+    """The folders that ``remove_leftovers`` would delete."""
+    yield from sorted(path for path in directory.iterdir() if _LEFTOVER.fullmatch(path.name))
+
+
+def _entry(directory: Path, step: int) -> Entry:
     try:
-        metadata = json.loads((folder / COMMIT_METADATA).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return False
-    return metadata.get("commit_timestamp_nsecs") is not None
+        return Entry(step, read_complete(directory, step))
+    except DamagedError as error:
+        return Entry(step, None, str(error))

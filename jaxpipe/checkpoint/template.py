@@ -1,8 +1,8 @@
 """A template says which arrays a run expects; a checkpoint must hold exactly these.
 
 Orbax casts dtypes, pads and truncates shapes without a word, depending on its options. Here names, shapes and
-dtypes are compared with what the checkpoint says of itself before any byte is read; only the sharding is the
-reader's own choice. The name of a leaf is its path in the tree: ``params.layers.attention.query``.
+dtypes are compared with what the manifest says before any array is read; only the sharding is the reader's
+own choice. The name of a leaf is its path in the tree: ``params.layers.attention.query``.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,14 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from jaxpipe.checkpoint.manifest import StoredArray
 from jaxpipe.errors import InputError
 
 MAX_FAULTS = 10
 
 
 class Leaf(Protocol):
-    """What an array, a ``jax.ShapeDtypeStruct`` and Orbax's metadata have in common."""
+    """What an array, a ``jax.ShapeDtypeStruct`` and a manifest's record of one have in common."""
 
     @property
     def shape(self) -> Any: ...
@@ -37,32 +38,31 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     return named
 
 
-def check_arrays(arrays: Any) -> None:
-    """Raise ValueError unless every leaf of ``arrays`` is a jax.Array."""
-    others = {
-        name: type(leaf) for name, leaf in named_leaves(arrays).items() if not isinstance(leaf, jax.Array)
-    }
+def check_arrays(named: Mapping[str, Any]) -> None:
+    """Raise ValueError unless every one is a jax.Array."""
+    others = {name: type(leaf) for name, leaf in named.items() if not isinstance(leaf, jax.Array)}
     if others:
         found = ", ".join(f"{name} is {kind.__name__}" for name, kind in others.items())
         raise ValueError(f"a checkpoint holds jax arrays only: {found}; put other values into info")
 
 
-def check_template(stored: Any, like: Any, *, folder: Path) -> None:
-    """Raise InputError unless ``like`` has the names, shapes and dtypes of ``stored``.
+def check_template(
+    stored: Mapping[str, StoredArray], wanted: Mapping[str, jax.ShapeDtypeStruct], *, folder: Path
+) -> None:
+    """Raise InputError unless ``wanted`` has the names, shapes and dtypes of ``stored``.
 
     Args:
-        stored: the tree of metadata that the checkpoint was stored with.
-        like: a tree of ``jax.ShapeDtypeStruct``, each with a sharding.
+        stored: the arrays of the manifest.
+        wanted: what the run asks for, each with a sharding.
         folder: the checkpoint, for the message.
     """
-    wanted = named_leaves(like)
     unsharded = [name for name, leaf in wanted.items() if leaf.sharding is None]
     if unsharded:
         raise ValueError(
             f"each leaf to restore needs a sharding, which {', '.join(unsharded)} lacks; "
             "give it to jax.ShapeDtypeStruct(shape, dtype, sharding=...)"
         )
-    faults = _differences(named_leaves(stored), wanted)
+    faults = _differences(stored, wanted)
     if faults:
         shown = faults[:MAX_FAULTS] + [f"and {len(faults) - MAX_FAULTS} more"] * (len(faults) > MAX_FAULTS)
         raise InputError(

@@ -11,7 +11,7 @@ import jax
 import optax
 from jaxtyping import Array, Float
 
-from jaxpipe.checkpoint import Checkpoints
+from jaxpipe.checkpoint.checkpoints import Checkpoints
 from jaxpipe.data import Batches
 from jaxpipe.pipeline import Batch, Tree
 from jaxpipe.training.evaluation import Evaluation, evaluate

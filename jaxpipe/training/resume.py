@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import yaml
 from jax.sharding import Mesh
 
-from jaxpipe.checkpoint import Checkpoints
+from jaxpipe.checkpoint.checkpoints import Checkpoints
 from jaxpipe.config import Config, to_yaml
 from jaxpipe.data import Batches
 from jaxpipe.errors import InputError

@@ -17,7 +17,7 @@ from typing import NamedTuple, TextIO
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpipe.checkpoint import open_checkpoints
+from jaxpipe.checkpoint.checkpoints import open_checkpoints
 from jaxpipe.config import Config, DistributedConfig, faults, flatten, to_yaml
 from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
 from jaxpipe.errors import CheckpointError

@@ -10,14 +10,14 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpipe.checkpoint import open_checkpoints
+from jaxpipe.checkpoint.checkpoints import open_checkpoints
 from jaxpipe.checkpoint.step_folders import complete_steps
 
 PREAMBLE = """
 import resource, sys
 import jax, numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxpipe.checkpoint import open_checkpoints
+from jaxpipe.checkpoint.checkpoints import open_checkpoints
 
 mesh = Mesh(np.array(jax.devices()), ("pp",), axis_types=(AxisType.Auto,))
 sharding = NamedSharding(mesh, PartitionSpec("pp"))
@@ -56,7 +56,8 @@ def assert_whole(directory: Path, step: int) -> None:
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = {name: jax.ShapeDtypeStruct((8, 4096), np.float32, sharding=place) for name in ("a", "b", "c")}
     with open_checkpoints(directory, keep=2) as checkpoints:
-        assert checkpoints.read_info(step) == {"step": step}
+        assert checkpoints.read_manifest(step).info == {"step": step}
+        assert checkpoints.find_damage(step) is None
         for leaf in checkpoints.restore(step, like).values():
             np.testing.assert_array_equal(leaf, noise)
 

@@ -1,12 +1,12 @@
 """What counts as a checkpoint, and which ones stay."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from jaxpipe.checkpoint import open_checkpoints
-from jaxpipe.checkpoint.step_folders import COMMIT_METADATA, complete_steps
+from jaxpipe.checkpoint.checkpoints import open_checkpoints
+from jaxpipe.checkpoint.manifest import FILE_NAME
+from jaxpipe.checkpoint.step_folders import complete_steps
 
 SMALL = 4
 
@@ -21,20 +21,14 @@ def test_an_empty_directory_has_no_latest(tmp_path: Path):
         assert checkpoints.latest() is None
 
 
-def uncommitted(folder: Path, kind: str) -> None:
-    folder.mkdir()
-    if kind == "torn":
-        (folder / COMMIT_METADATA).write_text('{"init_timest')
-    if kind == "uncommitted":
-        (folder / COMMIT_METADATA).write_text(json.dumps({"commit_timestamp_nsecs": None}))
-
-
-@pytest.mark.parametrize("kind", ["empty", "torn", "uncommitted"])
-def test_a_folder_without_commit_is_not_the_latest_and_can_be_saved(tmp_path: Path, arrays, kind):
+@pytest.mark.parametrize("kind", ["empty", "torn"])
+def test_a_folder_without_manifest_is_not_the_latest_and_its_step_can_be_saved(tmp_path: Path, arrays, kind):
     with open_checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(3, arrays, {})
         checkpoints.wait()
-        uncommitted(tmp_path / "8", kind)
+        (tmp_path / "8").mkdir()
+        if kind == "torn":
+            (tmp_path / "8" / FILE_NAME).write_text('{"step": 8, ')
         assert checkpoints.latest() == 3
         checkpoints.save(5, arrays, {})
         checkpoints.wait()
@@ -42,13 +36,13 @@ def test_a_folder_without_commit_is_not_the_latest_and_can_be_saved(tmp_path: Pa
         checkpoints.save(8, arrays, {"mine": True})
         checkpoints.wait()
         assert checkpoints.latest() == 8
-        assert checkpoints.read_info(8) == {"mine": True}
+        assert checkpoints.read_manifest(8).info == {"mine": True}
 
 
 def test_only_plain_numbers_are_steps(tmp_path: Path, arrays):
     with open_checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(3, arrays, {})
-    for name in ("007", "best", "9.copy"):
+    for name in ("007", "best", "9.copy", "4"):
         (tmp_path / "3").rename(tmp_path / name)
         assert complete_steps(tmp_path) == ()
         (tmp_path / name).rename(tmp_path / "3")
@@ -57,13 +51,22 @@ def test_only_plain_numbers_are_steps(tmp_path: Path, arrays):
 
 
 def test_leftovers_of_a_killed_run_do_not_stop_a_save(tmp_path: Path, arrays):
-    for name in ("4.orbax-checkpoint-tmp", "4.orbax-checkpoint-tmp-0", "2.orbax-checkpoint-tmp-old"):
+    for name in ("4.unfinished", "3.unfinished", "2.deleting"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "arrays").write_text("half of it")
     with open_checkpoints(tmp_path, keep=1) as checkpoints:
         assert checkpoints.latest() is None
         checkpoints.save(4, arrays, {})
     assert [path.name for path in tmp_path.iterdir()] == ["4"]
+
+
+def test_what_others_have_put_there_stays(tmp_path: Path, arrays):
+    names = ["4.unfinished.txt", "best", "four.deleting", "notes", "8.damaged"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    with open_checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(4, arrays, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, "4"])
 
 
 def test_the_newest_are_kept_in_the_order_of_numbers(tmp_path: Path, arrays):

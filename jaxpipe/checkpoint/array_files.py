@@ -1,0 +1,67 @@
+"""The arrays of one checkpoint in files: Orbax writes and reads them, sharded, through TensorStore.
+
+Only arrays go through Orbax, and only into a folder that nobody else looks at: which checkpoints there are is
+decided elsewhere. What Orbax would do without a word (cast dtypes, pad shapes) is refused before it is asked.
+
+Replicated arrays are written by their first replica alone. Orbax's ``use_replica_parallel`` would share the
+work among replicas, which gains nothing within one process and compiles a slice for each shape and device:
+the first save of a 2 MB state blocked for 0.8 s instead of 0.02 (measured). Nothing is compressed: floats of
+training hardly shrink, and the host would do it while it should feed the devices.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import jax
+import orbax.checkpoint as ocp
+
+_LONGEST_SECONDS = 24 * 60 * 60
+"""Orbax gives a save up after 20 minutes unless told otherwise; large ones on slow disks take longer."""
+
+
+def start_writing(folder: Path, arrays: Mapping[str, jax.Array]) -> Callable[[], None]:
+    """Write ``arrays`` to ``folder``, which does not exist; returns as soon as they have left the devices.
+
+    Call what is returned to wait until the files of all processes are there; it raises what went wrong.
+    """
+    _silence()
+    options = ocp.options.AsyncOptions(timeout_secs=_LONGEST_SECONDS)
+    checkpointer = ocp.AsyncCheckpointer(_handler(), async_options=options)
+    checkpointer.save(folder, ocp.args.PyTreeSave(dict(arrays)), force=True)
+    return checkpointer.close
+
+
+def read(folder: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """The arrays in ``folder``, which are shaped like ``like``, with its shardings. They can be donated."""
+    _silence()
+    wanted = dict(like)
+    arguments = ocp.args.PyTreeRestore(wanted, ocp.checkpoint_utils.construct_restore_args(wanted))
+    with ocp.Checkpointer(_handler()) as checkpointer:
+        arrays = checkpointer.restore(folder, arguments)
+    for name in arrays:
+        arrays[name] = _owned(arrays[name])
+    return arrays
+
+
+def _owned(array: jax.Array) -> jax.Array:
+    """``array`` in a buffer of JAX's own, so that donating it frees or reuses its memory.
+
+    On CPU a restored array may be a view of the memory that TensorStore filled, which XLA may not write to.
+    """
+    return jax.device_put(array, array.sharding, may_alias=False)
+
+
+def _handler() -> ocp.PyTreeCheckpointHandler:
+    arrays = ocp.type_handlers.ArrayHandler(use_replica_parallel=False)
+    registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+    return ocp.PyTreeCheckpointHandler(use_zarr3=True, use_compression=False, type_handler_registry=registry)
+
+
+def _silence() -> None:
+    """Orbax's threads log the traceback of each error that is raised anyway."""
+    logging.getLogger("absl").addFilter(_is_not_raised_anyway)
+
+
+def _is_not_raised_anyway(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR or "orbax" not in record.pathname
