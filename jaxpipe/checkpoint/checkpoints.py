@@ -240,9 +240,9 @@ def _examined(step: int, named: Mapping[str, jax.Array]) -> dict[str, StoredArra
     examined = examine(named)
     bad = {name: found.num_not_finite for name, found in examined.items() if found.num_not_finite}
     if bad:
-        counts = [f"{name} has {number} of {named[name].size}" for name, number in bad.items()]
+        counts = [f"{number} of {named[name].size} in {name}" for name, number in bad.items()]
         raise NotFiniteError(
-            f"step {step}: a checkpoint must be finite, but of its values that are not {_some(counts)}; "
+            f"step {step}: all values of a checkpoint must be finite, but these are not: {_some(counts)}; "
             "it is not saved"
         )
     return {

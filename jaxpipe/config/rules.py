@@ -242,10 +242,27 @@ def _layers_per_stage(per_stage: tuple[int, ...] | None, *choice: Any) -> Iterat
 
 
 def _global_batch(batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
+    yield from _batch("train.global_batch_size", batch_size, num_microbatches, dp)
+
+
+def _eval_batch(batch_size: int | None, num_microbatches: int, dp: int) -> Iterator[str]:
+    if batch_size is not None:
+        yield from _batch("train.eval_batch_size", batch_size, num_microbatches, dp)
+
+
+def _keep_best(keep_best: bool, eval_every: int) -> Iterator[str]:
+    if keep_best and not eval_every:
+        yield (
+            "checkpoint.keep_best needs evaluations, but train.eval_every=0 makes none; "
+            "give train.eval_every, or leave it out"
+        )
+
+
+def _batch(key: str, batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
     if batch_size % (num_microbatches * dp):
         sizes = _multiples(batch_size, num_microbatches * dp)
         yield (
-            f"train.global_batch_size={batch_size} must be a multiple of pipeline.num_microbatches="
+            f"{key}={batch_size} must be a multiple of pipeline.num_microbatches="
             f"{num_microbatches} x mesh.dp={dp} = {num_microbatches * dp}; use {_either(sizes)}"
         )
 
@@ -297,4 +314,6 @@ _RULES = (
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),
+    _Rule(("train.eval_batch_size", "pipeline.num_microbatches", "mesh.dp"), _eval_batch),
+    _Rule(("checkpoint.keep_best", "train.eval_every"), _keep_best),
 )

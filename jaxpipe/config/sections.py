@@ -76,7 +76,9 @@ class TrainConfig:
     eval_every: int = 0
     """Steps from one evaluation to the next; 0: never."""
     eval_batches: int = 8
-    """Batches of global_batch_size in an evaluation, the same each time."""
+    """Batches in an evaluation, the same each time."""
+    eval_batch_size: int | None = None
+    """Sequences in such a batch; null: global_batch_size."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the matrix products; weights, sums and optimizer state stay float32."""
 
@@ -113,6 +115,8 @@ class CheckpointConfig:
     """Steps from one checkpoint to the next; 0: only at the end."""
     keep: int = 2
     """How many of the newest checkpoints stay on disk."""
+    keep_best: bool = False
+    """Save whenever an evaluation gives a lower loss than all before, and keep that checkpoint besides."""
     resume: bool = False
     """Continue the run in run.dir from its newest checkpoint."""
 

@@ -7,12 +7,9 @@ loses a line.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-import optax
-from jaxtyping import Array, Float
-
 from jaxpipe.checkpoint.checkpoints import Checkpoints
 from jaxpipe.data import Batches
+from jaxpipe.errors import NotFiniteError
 from jaxpipe.pipeline import Batch, Tree
 from jaxpipe.training.evaluation import Evaluation, evaluate
 from jaxpipe.training.interrupt import Stop
@@ -20,7 +17,21 @@ from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
 from jaxpipe.training.progress import show_message
 from jaxpipe.training.state import TrainState, named_params
-from jaxpipe.training.step_log import StepLog, check_finite
+from jaxpipe.training.step_log import REMEDY, DivergedError, StepLog, check_finite
+
+
+class Start(NamedTuple):
+    """Where the loop starts, or a checkpoint lets it go on.
+
+    step: how many are done.
+    is_saved, is_evaluated: whether that is done with the state after this step.
+    best_loss: the lowest validation loss after any step of the run, None before the first.
+    """
+
+    step: int = 0
+    is_saved: bool = False
+    is_evaluated: bool = False
+    best_loss: float | None = None
 
 
 class Loop(NamedTuple):
@@ -31,6 +42,7 @@ class Loop(NamedTuple):
     checkpoint_info: what goes into a checkpoint besides.
     evaluation: None where there is none.
     eval_every, save_every: in steps; 0 leaves only those at the end (evaluations: none).
+    saves_best: whether a validation loss below all before is a reason to save.
     """
 
     train_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, Any]]
@@ -39,43 +51,50 @@ class Loop(NamedTuple):
     cut: Callable[[dict], Batch]
     to_canonical: Callable[[TrainState], Tree]
     checkpoints: Checkpoints
-    checkpoint_info: Callable[[], dict[str, Any]]
+    checkpoint_info: Callable[[Start], dict[str, Any]]
     evaluation: Evaluation | None
     eval_every: int
     save_every: int
+    saves_best: bool
     num_steps: int
     log: StepLog
 
 
-def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: int, is_saved: bool) -> int:
-    """Steps ``start + 1`` to ``loop.num_steps``, or until ``stop``; the last step that was done.
-
-    ``is_saved``: there is a checkpoint of step ``start``.
-    """
-    step, saved = start, start if is_saved else -1
-    if not is_saved:
-        _evaluate(loop, state, step, stop)
+def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> int:
+    """From ``start`` to ``loop.num_steps``, or until ``stop``; the last step that was done."""
+    at, loss = start, None
+    if _is_due(loop, loop.eval_every, at.step) and not at.is_evaluated:
+        at = at._replace(is_evaluated=_evaluate(loop, state, at.step, stop) is not None)
     loop.log.start_clock()
-    while step < loop.num_steps and not stop:
+    while at.step < loop.num_steps and not stop:
         batch = loop.cut(next(loop.batches))
         state, metrics = loop.train_step(state, batch, loop.constants)
-        step += 1
-        loop.log.add(step, metrics)
+        at, loss = Start(at.step + 1, best_loss=at.best_loss), None
+        loop.log.add(at.step, metrics)
+        loop.checkpoints.check()
         stop.ask()
-        is_last = step == loop.num_steps
-        if loop.eval_every and (is_last or step % loop.eval_every == 0):
-            _evaluate(loop, state, step, stop)
-        if loop.save_every and step % loop.save_every == 0:
-            _save(loop, state, step)
-            saved = step
+        is_best = False
+        if _is_due(loop, loop.eval_every, at.step):
+            loss = _evaluate(loop, state, at.step, stop)
+            is_best = loss is not None and (at.best_loss is None or loss < at.best_loss)
+            at = at._replace(is_evaluated=loss is not None, best_loss=loss if is_best else at.best_loss)
+        if (loop.save_every and at.step % loop.save_every == 0) or (loop.saves_best and is_best):
+            _save(loop, loop.to_canonical(state), at, loss)
+            at = at._replace(is_saved=True)
     loop.log.flush()
-    if saved < step:
-        _save(loop, state, step)
-    _finish(loop, state, step)
-    return step
+    canonical = loop.to_canonical(state)
+    if not at.is_saved:
+        _save(loop, canonical, at, loss)
+    _finish(loop, canonical, at.step)
+    return at.step
 
 
-def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> None:
+def _is_due(loop: Loop, every: int, step: int) -> bool:
+    return every > 0 and (step % every == 0 or step == loop.num_steps)
+
+
+def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | None:
+    """The validation loss; None if ``stop`` came first."""
     loop.log.flush()
     loss = None if loop.evaluation is None else evaluate(loop.evaluation, state.params, stop)
     if loss is not None:
@@ -83,25 +102,23 @@ def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> None:
         write_metrics(loop.log.file, {"step": step, "eval_loss": loss})
         show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token")
     loop.log.start_clock()
+    return loss
 
 
-def _save(loop: Loop, state: TrainState, step: int) -> None:
+def _save(loop: Loop, canonical: Tree, at: Start, loss: float | None) -> None:
     loop.log.flush()
-    canonical = loop.to_canonical(state)
-    check_finite(step, parameter_norm=float(_norm(canonical["params"])))
-    loop.checkpoints.save(step, canonical, loop.checkpoint_info())
+    info = loop.checkpoint_info(at._replace(is_saved=True))
+    try:
+        loop.checkpoints.save(at.step, canonical, info, validation_loss=loss)
+    except NotFiniteError as error:
+        raise DivergedError(f"{error}. {REMEDY}") from error
     loop.log.start_clock()
 
 
-@jax.jit
-def _norm(params: Tree) -> Float[Array, ""]:
-    return optax.tree.norm(params)
-
-
-def _finish(loop: Loop, state: TrainState, step: int) -> None:
+def _finish(loop: Loop, canonical: Tree, step: int) -> None:
     """Wait for the last checkpoint, then write the hash of the parameters: the last line of the metrics."""
     loop.checkpoints.wait()
-    digest = params_sha256(named_params(loop.to_canonical(state)["params"]))
+    digest = params_sha256(named_params(canonical["params"]))
     write_metrics(loop.log.file, {"final": True, "step": step, "params_sha256": digest})
     show_message(
         loop.log.line, f"step {step}: checkpoint in {loop.checkpoints.directory}, parameters {digest[:16]}"

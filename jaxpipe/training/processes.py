@@ -5,6 +5,7 @@ Process 0 alone writes and prints; what only it can know (which checkpoint there
 
     joined         jax.distributed, then the watch over each other (watch.py), until the run is over
     from_first     a value of process 0, in all processes
+    first_said     a sentence of any process, in all of them
     same_in_all    refuse to start with different configurations or texts, and say what differs
 
 How a process of several ends::
@@ -96,6 +97,16 @@ def from_first(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
+def first_said(text: str | None) -> str | None:
+    """The text of the first process that has one, in all processes; None if none has. All must ask."""
+    if jax.process_count() == 1:
+        return text
+    has_one = multihost_utils.process_allgather(np.int32(text is not None))
+    if not has_one.any():
+        return None
+    return _text_of(int(has_one.argmax()), text or "")
+
+
 def same_in_all(values: Mapping[str, Any]) -> None:
     """Raise InputError in each process whose ``values``, which JSON can hold, are not those of process 0.
 
@@ -116,12 +127,18 @@ def same_in_all(values: Mapping[str, Any]) -> None:
 
 
 def _text_of_first(text: str) -> str:
-    """Process 0's ``text``, in all processes: its length first, as all must send equally much."""
+    return _text_of(0, text)
+
+
+def _text_of(process: int, text: str) -> str:
+    """The ``text`` of that process, in all of them: its length first, as all must send equally much."""
+    is_source = jax.process_index() == process
     own = np.frombuffer(text.encode(), np.uint8)
-    padded = np.zeros(from_first(own.size), np.uint8)
-    if is_first():
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(own.size), is_source=is_source))
+    padded = np.zeros(size, np.uint8)
+    if is_source:
         padded[:] = own
-    return multihost_utils.broadcast_one_to_all(padded).tobytes().decode()
+    return multihost_utils.broadcast_one_to_all(padded, is_source=is_source).tobytes().decode()
 
 
 def _start(settings: DistributedConfig, num_devices: int) -> Watch | None:

@@ -1,62 +1,116 @@
-"""Where a run starts: anew, or after its newest checkpoint."""
+"""Where a run starts: anew, or after its newest whole checkpoint."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import yaml
 from jax.sharding import Mesh
 
 from jaxpipe.checkpoint.checkpoints import Checkpoints
+from jaxpipe.checkpoint.manifest import Manifest
 from jaxpipe.config import Config, to_yaml
 from jaxpipe.data import Batches
-from jaxpipe.errors import InputError
+from jaxpipe.errors import DamagedError, InputError
 from jaxpipe.pipeline import Tree
+from jaxpipe.training.loop import Start
 from jaxpipe.training.plan import Plan
-from jaxpipe.training.processes import from_first, is_first
+from jaxpipe.training.processes import first_said, from_first, is_first
 from jaxpipe.training.state import canonical_template
 
 NO_STEP = -1
 
 
 class Found(NamedTuple):
-    """The newest checkpoint: its step, its canonical state, and in words what the configuration changes."""
+    """The newest whole checkpoint.
 
-    step: int
+    start: where the loop starts.
+    canonical: its state.
+    changes: in words, what the configuration changes.
+    damaged: what is newer and not whole: for each step, what is wrong with it.
+    """
+
+    start: Start
     canonical: Tree
     changes: str
+    damaged: Mapping[int, str]
 
 
-def checkpoint_info(config: Config, batches: Batches) -> dict[str, Any]:
-    """What a checkpoint holds besides the arrays: position in the data, and the configuration."""
-    return {"data": batches.get_state(), "config": to_yaml(config)}
+def checkpoint_info(config: Config, batches: Batches, start: Start) -> dict[str, Any]:
+    """What a checkpoint holds besides the arrays: whence a run that resumes from it starts.
+
+    That is the position in the data, the configuration, and what is known of evaluations. The only random
+    numbers of a run are its initial weights and the order of its samples: both follow from ``run.seed``,
+    which stands in the configuration, and the position.
+    """
+    evaluation = {"is_evaluated": start.is_evaluated, "best_loss": start.best_loss}
+    return {"data": batches.get_state(), "config": to_yaml(config), "evaluation": evaluation}
 
 
 def read_checkpoint(
     config: Config, plan: Plan, mesh: Mesh, *, checkpoints: Checkpoints, batches: Batches
 ) -> Found | None:
-    """The newest checkpoint, with ``batches`` set to go on after it; None if there is no complete one.
+    """The newest whole checkpoint, with ``batches`` set to go on after it; None if there is nothing yet.
 
-    Of several processes the first one looks, and all read what it found.
+    What is damaged is left alone, and told in ``Found.damaged``. Of several processes the first one looks
+    which there are, each proves its share of the files, and all read what was found.
 
     Raises:
-        InputError: it is of another model, its position is one in other data, or it has more steps than
-            the run is to have.
+        InputError: there are checkpoints, and none is whole; or the newest whole one is of another model,
+            its position is one in other data, or it has more steps than the run is to have.
     """
-    latest = checkpoints.latest() if is_first() else None
-    step = from_first(NO_STEP if latest is None else latest)
-    if step == NO_STEP:
-        return None
-    info = checkpoints.read_info(step)
-    changed = _changed(yaml.safe_load(info["config"]), yaml.safe_load(to_yaml(config)))
-    _check(step, changed, config)
-    batches.set_state(info["data"])
-    words = ", ".join(f"{key} {before} -> {now}" for key, (before, now) in changed.items())
-    template = canonical_template(plan.init_params, plan.optimizer, layout=plan.program.layout, mesh=mesh)
-    return Found(step, checkpoints.restore(step, template), words or "nothing changed")
+    damaged: dict[int, str] = {}
+    steps = sorted(checkpoints.steps(), reverse=True) if is_first() else []
+    while (step := from_first(steps.pop(0) if steps else NO_STEP)) != NO_STEP:
+        damage = first_said(checkpoints.find_damage(step, share=(jax.process_index(), jax.process_count())))
+        if damage is None:
+            manifest = checkpoints.read_manifest(step)
+            changes = _check(manifest, config)
+            batches.set_state(manifest.info["data"])
+            template = canonical_template(
+                plan.init_params, plan.optimizer, layout=plan.program.layout, mesh=mesh
+            )
+            try:
+                canonical = checkpoints.restore(step, template)
+            except DamagedError as error:
+                damage = str(error)
+            else:
+                start = Start(step, is_saved=True, **manifest.info["evaluation"])
+                return Found(start, canonical, changes, damaged)
+        damaged[step] = damage
+    if damaged:
+        raise InputError(
+            f"none of the checkpoints in {checkpoints.directory} is whole: {_each(damaged)}; bring one back "
+            "from a copy, or move them away to start the run from its beginning"
+        )
+    return None
 
 
-def _check(step: int, changed: Mapping[str, tuple[Any, Any]], config: Config) -> None:
-    """The model must be the same, also in what no array's shape shows: epsilon, theta, RoPE scaling."""
+def set_aside_damaged(checkpoints: Checkpoints, found: Found) -> None:
+    """Make room for the steps that are to be done again, and warn."""
+    if not found.damaged or not is_first():
+        return
+    for step in found.damaged:
+        checkpoints.set_aside(step)
+    print(
+        f"train.py: warning: not whole, and set aside as *.damaged in {checkpoints.directory}: "
+        f"{_each(found.damaged)}; the run resumes from step {found.start.step} instead",
+        file=sys.stderr,
+    )
+
+
+def _each(damaged: Mapping[int, str]) -> str:
+    return "; ".join(f"checkpoint {step} ({damage})" for step, damage in damaged.items())
+
+
+def _check(manifest: Manifest, config: Config) -> str:
+    """What the configuration changes, in words.
+
+    The model must be the same, also in what no array's shape shows: epsilon, theta, RoPE scaling.
+    """
+    step = manifest.step
+    changed = _changed(yaml.safe_load(manifest.info["config"]), yaml.safe_load(to_yaml(config)))
     model = {key: values for key, values in changed.items() if key.startswith("model.")}
     if model:
         values = ", ".join(f"{key}={now} (saved: {before})" for key, (before, now) in model.items())
@@ -68,6 +122,9 @@ def _check(step: int, changed: Mapping[str, tuple[Any, Any]], config: Config) ->
             f"train.num_steps={config.train.num_steps} must be at least {step}, which the run has done; "
             "raise it, or start anew"
         )
+    return (
+        ", ".join(f"{key} {before} -> {now}" for key, (before, now) in changed.items()) or "nothing changed"
+    )
 
 
 def _changed(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -11,12 +11,15 @@ from typing import TextIO
 
 import jax
 
+from jaxpipe.errors import NotFiniteError
 from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.progress import ProgressLine, show_step
 from jaxpipe.training.step import StepMetrics
 
+REMEDY = "Start again, or resume from an earlier checkpoint, with a lower optimizer.learning_rate"
 
-class DivergedError(ArithmeticError):
+
+class DivergedError(NotFiniteError):
     """Something of a step is not finite; the state after that step must not be saved."""
 
 
@@ -91,6 +94,5 @@ def check_finite(step: int, **values: float) -> None:
     if not all(map(math.isfinite, values.values())):
         found = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
         raise DivergedError(
-            f"step {step}: training must stay finite, but it has {found}; its state is not saved. "
-            "Start again, or resume from an earlier checkpoint, with a lower optimizer.learning_rate"
+            f"step {step}: training must stay finite, but it has {found}; its state is not saved. {REMEDY}"
         )

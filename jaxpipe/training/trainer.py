@@ -27,14 +27,14 @@ from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
-from jaxpipe.training.loop import Loop, run_loop
+from jaxpipe.training.loop import Loop, Start, run_loop
 from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
 from jaxpipe.training.plan import Plan, make_plan
 from jaxpipe.training.processes import is_first, joined, same_in_all
 from jaxpipe.training.progress import make_console, open_progress, show_facts
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts
-from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint
+from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, set_aside_damaged
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
 from jaxpipe.training.shared_stop import SharedStop, make_highest
 from jaxpipe.training.state import TrainState, from_canonical, init_state, make_to_canonical
@@ -134,19 +134,23 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
     if not resume:
         _write_config(config, directory, plan)
     console = make_console(enabled=is_first())
-    with open_checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:
+    keep, keeps_best = config.checkpoint.keep, config.checkpoint.keep_best
+    with open_checkpoints(directory.checkpoints, keep=keep, keeps_best=keeps_best) as checkpoints:
         found = read_checkpoint(config, plan, mesh, checkpoints=checkpoints, batches=batches)
         start, state = _start(plan, mesh, found)
+        if found:
+            found = found._replace(canonical=None)  # as large as the state
+            set_aside_damaged(checkpoints, found)
         # without a checkpoint everything is done once more, the evaluation of step 0 too
-        kept = (start if found else -1) if resume else None
+        kept = (start.step if found else -1) if resume else None
         with (
             _metrics(directory, kept) as file,
-            open_progress(console, config.train.num_steps, start_step=start) as line,
+            open_progress(console, config.train.num_steps, start_step=start.step) as line,
         ):
             is_other_schedule = _write_config(config, directory, plan) if resume else False
             facts = [("directory", str(directory.path)), ("text", prepared.corpus.summary)]
             if found:
-                facts.append(("resumed", f"after step {start}; {found.changes}"))
+                facts.append(("resumed", f"after step {start.step}; {found.changes}"))
             if is_other_schedule:
                 facts.append(("schedule", "the file has another one than this run had"))
             facts += layout_facts(config, plan, mesh) + padding_facts(plan, _batch_shapes(config, mesh))
@@ -160,14 +164,15 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
                 cut=_cut_for(config, mesh),
                 to_canonical=make_to_canonical(state, layout=plan.program.layout, mesh=mesh),
                 checkpoints=checkpoints,
-                checkpoint_info=lambda: checkpoint_info(config, batches),
+                checkpoint_info=lambda at: checkpoint_info(config, batches, at),
                 evaluation=prepared.evaluation,
                 eval_every=config.train.eval_every,
                 save_every=config.checkpoint.every,
+                saves_best=keeps_best,
                 num_steps=config.train.num_steps,
                 log=StepLog(file, line, config.run.log_every),
             )
-            last = run_loop(loop, state, stop, start=start, is_saved=found is not None)
+            last = run_loop(loop, state, stop, start=start)
     return 0 if last >= config.train.num_steps else stop.exit_code
 
 
@@ -222,12 +227,12 @@ def _mesh(config: Config) -> Mesh:
     return mesh
 
 
-def _start(plan: Plan, mesh: Mesh, found: Found | None) -> tuple[int, TrainState]:
-    """The number of steps done, and the state after them."""
+def _start(plan: Plan, mesh: Mesh, found: Found | None) -> tuple[Start, TrainState]:
+    """Where the loop starts, and the state there."""
     layout = plan.program.layout
     if found is None:
-        return 0, init_state(plan.init_params, plan.optimizer, layout=layout, mesh=mesh)
-    return found.step, from_canonical(found.canonical, layout=layout, mesh=mesh)
+        return Start(), init_state(plan.init_params, plan.optimizer, layout=layout, mesh=mesh)
+    return found.start, from_canonical(found.canonical, layout=layout, mesh=mesh)
 
 
 def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree) -> Evaluation | None:
@@ -236,7 +241,7 @@ def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree
     batches = validation_batches(
         corpus.validation,
         sequence_length=config.data.sequence_length,
-        batch_size=config.train.global_batch_size,
+        batch_size=config.train.eval_batch_size or config.train.global_batch_size,
         num_batches=config.train.eval_batches,
     )
     cut = _cut_for(config, plan.evaluation.mesh)
