@@ -16,6 +16,9 @@ from pathlib import Path
 import jax
 import orbax.checkpoint as ocp
 
+FOLDER = "arrays"
+"""Where they lie in a checkpoint's folder."""
+
 _LONGEST_SECONDS = 24 * 60 * 60
 """Orbax gives a save up after 20 minutes unless told otherwise; large ones on slow disks take longer."""
 
@@ -33,10 +36,12 @@ def start_writing(folder: Path, arrays: Mapping[str, jax.Array]) -> Callable[[],
 
 
 def read(folder: Path, like: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
-    """The arrays in ``folder``, which are shaped like ``like``, with its shardings. They can be donated."""
+    """The arrays in ``folder`` that ``like`` names and describes, with its shardings. They can be donated."""
     _silence()
     wanted = dict(like)
-    arguments = ocp.args.PyTreeRestore(wanted, ocp.checkpoint_utils.construct_restore_args(wanted))
+    arguments = ocp.args.PyTreeRestore(
+        wanted, ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True
+    )
     with ocp.Checkpointer(_handler()) as checkpointer:
         arrays = checkpointer.restore(folder, arguments)
     for name in arrays:

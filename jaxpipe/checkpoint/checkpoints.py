@@ -36,8 +36,6 @@ from jaxpipe.checkpoint.manifest import Manifest, StoredArray
 from jaxpipe.checkpoint.template import check_arrays, check_template, named_leaves
 from jaxpipe.errors import CheckpointError, DamagedError, InputError, NotFiniteError
 
-ARRAYS = "arrays"
-
 _MAX_NAMED = 5
 
 
@@ -133,7 +131,7 @@ class Checkpoints:
         try:
             if _is_first():
                 folder.mkdir()
-            wait_for_files = array_files.start_writing(folder / ARRAYS, named)
+            wait_for_files = array_files.start_writing(folder / array_files.FOLDER, named)
         except Exception as error:
             raise self._not_written(step, error) from error
         self._saving = _Saving(step, self._thread.submit(finish, wait_for_files))
@@ -201,7 +199,7 @@ class Checkpoints:
         wanted = named_leaves(like)
         check_template(stored, wanted, folder=folder)
         try:
-            arrays = array_files.read(folder / ARRAYS, wanted)
+            arrays = array_files.read(folder / array_files.FOLDER, wanted)
         except Exception as error:
             raise CheckpointError(f"checkpoint {folder} could not be read: {_first_line(error)}") from error
         found = {name: examined.fingerprint for name, examined in examine(arrays).items()}

@@ -13,6 +13,7 @@ and not how they lie in files or on devices.
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +36,11 @@ class StoredArray(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     fingerprint: str
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return math.prod(self.shape)
 
 
 class StoredFile(NamedTuple):

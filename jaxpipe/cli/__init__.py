@@ -1,4 +1,4 @@
-"""The command ``jaxpipe``: look at schedules without a device."""
+"""The command ``jaxpipe``: look at schedules and checkpoints, without a device."""
 
 from jaxpipe.cli.command import main
 

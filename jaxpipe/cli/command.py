@@ -6,9 +6,13 @@
     jaxpipe schedule trace zb_v --ranks 4 --microbatches 8 -o trace.json
     jaxpipe schedule auto --ranks 4 --microbatches 16 --cost F=10 --cost B=12 --cost W=8 --memory 3
     jaxpipe schedule csv zb_v --ranks 4 --microbatches 8 -o zb_v.csv
+    jaxpipe checkpoint ls runs/first
+    jaxpipe checkpoint verify runs/first
+    jaxpipe checkpoint diff runs/first runs/second/checkpoints/100
+    jaxpipe checkpoint export runs/first -o first.npz
 
-It answers within a second, since nothing here loads JAX, nor a command that was not asked for. All faults
-of a request are reported at once, with exit code 2.
+Schedules answer within a second, and so does ``ls``, since nothing here loads JAX, nor a command that was not
+asked for. All faults of a request are reported at once, with exit code 2.
 """
 
 import argparse
@@ -18,8 +22,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from jaxpipe.cli.faults import RefusedError
+from jaxpipe.errors import CheckpointError, InputError
 
-_COMMANDS = (
+_SCHEDULE = (
     ("list", "the names of the schedules", "listing"),
     ("show", "a schedule's grid or picture, bubble and activations held", "show"),
     ("compare", "several schedules under one time axis, with a table", "compare"),
@@ -27,38 +32,59 @@ _COMMANDS = (
     ("auto", "search for the best order, for given costs and memory", "auto"),
     ("csv", "a schedule's order as CSV", "write_csv"),
 )
-"""Word, help, and the module with ``add_arguments`` and ``run``, whose docstring describes it."""
+_CHECKPOINT = (
+    ("ls", "what is there: step, time, size, validation loss, and what is wrong", "checkpoint.ls"),
+    ("verify", "whether every file and every array is what was saved", "checkpoint.verify"),
+    ("diff", "which arrays of two checkpoints differ, where, and by how much", "checkpoint.diff"),
+    ("export", "the arrays as one .npz file, for NumPy alone", "checkpoint.export"),
+)
+
+_GROUPS = (
+    ("schedule", "look at pipeline schedules", _SCHEDULE),
+    ("checkpoint", "look at the checkpoints of a run", _CHECKPOINT),
+)
+"""Word, help and commands; of each command the word, its help, and the module with ``add_arguments`` and
+``run``, whose docstring describes it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0, 2 for a request that cannot be answered, 1 for a full disk, 130 if interrupted."""
+    """Run the command; 0, 2 for a request that cannot be answered, 1 for a full disk, 130 if interrupted.
+
+    ``verify`` and ``diff`` also end with 1 where something is damaged or different.
+    """
     argv = sys.argv[1:] if argv is None else argv
     if sys.stdout is None:  # closed by whoever started this
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the end)
-    arguments = _parser(chosen=argv[1:2]).parse_args(argv)
+    arguments = _parser(chosen=argv[:2]).parse_args(argv)
+    name = f"jaxpipe {arguments.group} {arguments.action}"
     try:
-        arguments.run(arguments)
+        code = arguments.run(arguments)
         sys.stdout.flush()
     except RefusedError as refused:
-        lines = (f"jaxpipe schedule {arguments.action}: {fault}" for fault in refused.faults)
-        print("\n".join(lines), file=sys.stderr)
+        print("\n".join(f"{name}: {fault}" for fault in refused.faults), file=sys.stderr)
         return 2
+    except InputError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    except CheckpointError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:
         # Whoever reads, such as head, has seen enough.
         _close_stdout()
+        return 0
     except OSError as error:
         _close_stdout()
-        reason = error.strerror or str(error)
         print(
-            f"jaxpipe schedule {arguments.action}: standard output cannot be written: {reason}",
+            f"{name}: standard output cannot be written: {error.strerror or str(error)}",
             file=sys.stderr,
         )
         return 1
     except KeyboardInterrupt:
         _close_stdout()
-        print(f"jaxpipe schedule {arguments.action}: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
-    return 0
+    return code or 0
 
 
 def _close_stdout() -> None:
@@ -74,14 +100,15 @@ def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jaxpipe", description="Pipeline-parallel pre-training in JAX.", allow_abbrev=False
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    schedule = commands.add_parser("schedule", help="look at pipeline schedules", allow_abbrev=False)
-    actions = schedule.add_subparsers(required=True, metavar="ACTION", dest="action")
-    for name, summary, module in _COMMANDS:
-        parser_of_command = actions.add_parser(name, help=summary, allow_abbrev=False)
-        if name in chosen:
-            command = import_module(f"jaxpipe.cli.{module}")
-            parser_of_command.description = command.__doc__
-            command.add_arguments(parser_of_command)
-            parser_of_command.set_defaults(run=command.run)
+    groups = parser.add_subparsers(required=True, metavar="COMMAND", dest="group")
+    for group, summary, commands in _GROUPS:
+        parser_of_group = groups.add_parser(group, help=summary, allow_abbrev=False)
+        actions = parser_of_group.add_subparsers(required=True, metavar="ACTION", dest="action")
+        for name, summary_of_command, module in commands:
+            parser_of_command = actions.add_parser(name, help=summary_of_command, allow_abbrev=False)
+            if [group, name] == [*chosen]:
+                command = import_module(f"jaxpipe.cli.{module}")
+                parser_of_command.description = command.__doc__
+                command.add_arguments(parser_of_command)
+                parser_of_command.set_defaults(run=command.run)
     return parser

@@ -13,6 +13,7 @@ from jaxpipe.pipeline import Batch, Tree, to_stage_layout
 from jaxpipe.schedules import fuse_backward, simulate, split_backward
 from jaxpipe.training.memory import StepMemory, step_memory
 from jaxpipe.training.plan import Plan
+from jaxpipe.units import format_bytes
 
 Fact = tuple[str, str]
 
@@ -84,15 +85,6 @@ def compiled_facts(compiled: jax.stages.Compiled, seconds: float) -> list[Fact]:
         f"{format_bytes(memory.temp_size_in_bytes)} temporary"
     )
     return [*facts, ("bytes per device", text)]
-
-
-def format_bytes(size: float) -> str:
-    """Bytes in binary units: 1536 is 1.5 KiB."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.4g} {unit}"
-        size /= 1024
-    return f"{size:.4g} GiB"
 
 
 def _schedule(plan: Plan) -> str:
