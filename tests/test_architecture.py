@@ -17,7 +17,7 @@ OURS = {
     "pipeline": {"schedules", "lowering", "pipeline", "errors"},
     "models": {"schedules", "lowering", "pipeline", "models", "errors"},
     "data": {"data", "errors"},
-    "checkpoint": {"checkpoint", "errors"},
+    "checkpoint": {"checkpoint", "errors", "units"},
     "pictures": {"schedules", "pictures"},
     "cli": {"schedules", "pictures", "solver", "checkpoint", "cli", "errors", "units"},
 }

@@ -10,14 +10,21 @@ training hardly shrink, and the host would do it while it should feed the device
 """
 
 import logging
+import sys
+import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
 FOLDER = "arrays"
 """Where they lie in a checkpoint's folder."""
+
+_TOO_LATE = ["call_soon_threadsafe", "_check_closed"]
+"""The functions of asyncio in which such a callback ends; nothing of ours is below them."""
 
 _LONGEST_SECONDS = 24 * 60 * 60
 """Orbax gives a save up after 20 minutes unless told otherwise; large ones on slow disks take longer."""
@@ -64,8 +71,28 @@ def _handler() -> ocp.PyTreeCheckpointHandler:
 
 
 def _silence() -> None:
-    """Orbax's threads log the traceback of each error that is raised anyway."""
+    """Let nothing be printed of an error that is raised anyway.
+
+    Orbax's threads log its traceback. And where one array cannot be written, Orbax closes its event loop
+    while TensorStore writes the others; as each of them ends, it finds the loop closed, and TensorStore
+    gives that to ``sys.unraisablehook`` (with a full disk, hundreds of tracebacks; seen with 0.12.8).
+    """
     logging.getLogger("absl").addFilter(_is_not_raised_anyway)
+    if not isinstance(sys.unraisablehook, _HookWithoutClosedLoops):
+        sys.unraisablehook = _HookWithoutClosedLoops(sys.unraisablehook)
+
+
+@dataclass(frozen=True)
+class _HookWithoutClosedLoops:
+    """An ``unraisablehook`` that is silent where a callback comes too late for its event loop."""
+
+    inner: Callable[[Any], Any]
+
+    def __call__(self, unraisable: Any, /) -> Any:
+        frames = traceback.extract_tb(unraisable.exc_traceback)
+        if unraisable.exc_type is RuntimeError and [frame.name for frame in frames] == _TOO_LATE:
+            return None
+        return self.inner(unraisable)
 
 
 def _is_not_raised_anyway(record: logging.LogRecord) -> bool:

@@ -21,6 +21,7 @@ makes, renames and deletes folders.
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ from jaxpipe.checkpoint.fingerprint import examine
 from jaxpipe.checkpoint.manifest import Manifest, StoredArray
 from jaxpipe.checkpoint.template import check_arrays, check_template, named_leaves
 from jaxpipe.errors import CheckpointError, DamagedError, InputError, NotFiniteError
+from jaxpipe.units import format_bytes
 
 _MAX_NAMED = 5
 
@@ -130,6 +132,7 @@ class Checkpoints:
 
         try:
             if _is_first():
+                self._check_space(sum(array.nbytes for array in named.values()))
                 folder.mkdir()
             wait_for_files = array_files.start_writing(folder / array_files.FOLDER, named)
         except Exception as error:
@@ -220,7 +223,16 @@ class Checkpoints:
             )
         step_folders.remove_leftovers(self.directory)
 
+    def _check_space(self, num_bytes: int) -> None:
+        """Raise OSError if the disk cannot hold so many bytes more: told before anything is written."""
+        free = shutil.disk_usage(self.directory).free
+        if free < num_bytes:
+            raise OSError(f"it has {format_bytes(num_bytes)}, and the disk has {format_bytes(free)} left")
+
     def _not_written(self, step: int, error: Exception) -> CheckpointError:
+        """What to raise instead of ``error``; what there is of the checkpoint gives its space back."""
+        if _is_first():
+            shutil.rmtree(step_folders.unfinished_folder(self.directory, step), ignore_errors=True)
         folder, latest = step_folders.step_folder(self.directory, step), self.latest()
         again = "start again" if latest is None else f"resume from step {latest}"
         return CheckpointError(

@@ -109,8 +109,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise DamagedError(f"its {FILE_NAME} is torn or was changed") from error
     if not is_own:
         raise DamagedError(f"its {FILE_NAME} was changed after it was written")
-    if content["format"] != _FORMAT:
-        raise DamagedError(f"its {FILE_NAME} has format {content['format']}; this jaxpipe reads {_FORMAT}")
+    if (found := content.get("format")) != _FORMAT:
+        raise DamagedError(f"its {FILE_NAME} has format {found}, and this jaxpipe reads {_FORMAT}")
     return Manifest(
         content["step"],
         content["saved_at"],

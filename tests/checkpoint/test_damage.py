@@ -220,3 +220,26 @@ def test_the_best_one_outlives_newer_ones_until_a_better_comes(tmp_path: Path, s
             checkpoints.wait()
             kept.append(checkpoints.steps())
     assert kept == [(0,), (1,), (2,), (2, 3), (2, 4), (2, 5), (6,), (6, 7)]
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(
+    checkpoints, tmp_path: Path, state, monkeypatch
+):
+    usage = shutil.disk_usage(tmp_path)._replace(free=2000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(
+        CheckpointError, match=r"9 could not be written: it has .* the disk has 1\.953 KiB left"
+    ):
+        checkpoints.save(9, state, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "8"]
+
+
+def test_a_save_that_fails_gives_its_space_back(checkpoints, tmp_path: Path, state, monkeypatch):
+    def refuse(folder: Path, manifest: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(manifest, "write_manifest", refuse)
+    checkpoints.save(9, state, {})
+    with pytest.raises(CheckpointError, match="resume from step 8"):
+        checkpoints.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "8"]

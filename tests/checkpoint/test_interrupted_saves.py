@@ -88,6 +88,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before(tmp_path: Pat
     assert f"checkpoint {tmp_path / '2'} could not be written" in errors
     assert "File too large" in errors
     assert "free space, then resume from step 1" in errors
+    assert errors.count("Traceback") == 2  # this program's own, of the error and its cause
     assert complete_steps(tmp_path) == (1,)
     assert_whole(tmp_path, 1)
     with open_checkpoints(tmp_path, keep=1) as checkpoints:
