@@ -4,6 +4,7 @@ Metrics and evaluation of step k are on disk before checkpoint k, so that a resu
 loses a line.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,9 +80,13 @@ def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> None:
     loop.log.flush()
     loss = None if loop.evaluation is None else evaluate(loop.evaluation, state.params, stop)
     if loss is not None:
-        check_finite(step, validation_loss=loss)
+        if not loop.log.skips:
+            check_finite(step, validation_loss=loss)
         write_metrics(loop.log.file, {"step": step, "eval_loss": loss})
-        show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token")
+        note = (
+            "" if math.isfinite(loss) else ", which is not finite; training goes on (train.non_finite=skip)"
+        )
+        show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token{note}")
     loop.log.start_clock()
 
 
