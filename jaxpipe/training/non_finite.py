@@ -36,7 +36,9 @@ def _where(names: Sequence[str], squares: Float[np.ndarray, " sums"], grad_norm:
     found, num_leaves = non_finite_leaves(names, squares), len(set(names))
     if not found:
         return f"the sum of squares of each of {num_leaves} gradients is finite, that of all together is not"
-    shown = ", ".join(found[:_NAMES_SHOWN]) + ", ..." * (len(found) > _NAMES_SHOWN)
+    shown = ", ".join(found[:_NAMES_SHOWN])
+    if len(found) > _NAMES_SHOWN:
+        shown += f" and {len(found) - _NAMES_SHOWN} more"
     return (
         f"the sum of squares is not finite in {len(found)} of {num_leaves} gradients, in the order of the "
         f"backward pass: {shown}"

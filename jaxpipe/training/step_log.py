@@ -4,7 +4,7 @@ The scalars of step k are waited for after step k + 1 has been given to the devi
 the host, and the host is never more than one step ahead of them: a signal is answered within two steps.
 
 Each step is looked at, also where it is not logged: one that is not finite ends the run, or is told, logged
-and passed over if it was skipped (step.py). Every process reads the same numbers, so all do the same.
+and passed over if it was skipped (optimizer.py). Every process reads the same numbers, so all do the same.
 """
 
 import math

@@ -221,7 +221,7 @@ SAID = {
     r"layers\.2\.small\.post_attention_layernorm\.scale\. Its state",
     "one infinity": r"loss 1.0 and gradient norm inf; .* in 1 of 48 gradients, .*: embedding\. Its state",
     "a square overflows": "in 48 of 48 gradients, in the order of the backward pass: "
-    r"head, final.scale, layers.4.kernels.\S+, \.\.\.",
+    r"head, final.scale, layers.4.kernels.\S+ and 45 more\. Its",
     "only their sum overflows": "each of 48 gradients is finite, that of all together is not. Its",
     "the loss alone": r"loss inf and gradient norm \S+; the gradients are finite",
 }
