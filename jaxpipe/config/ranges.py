@@ -74,6 +74,7 @@ RANGES: Mapping[str, Range] = {
     "train.eval_every": _ZERO_OR_MORE_STEPS,
     "train.eval_batches": _LENGTH,
     "train.eval_batch_size": _LENGTH,
+    "train.max_skipped_steps": _STEPS,
     "optimizer.learning_rate": _POSITIVE,
     "optimizer.min_learning_rate_ratio": Range(0, 1),
     "optimizer.warmup_steps": _ZERO_OR_MORE_STEPS,

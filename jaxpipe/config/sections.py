@@ -81,6 +81,10 @@ class TrainConfig:
     """Sequences in such a batch; null: global_batch_size."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the matrix products; weights, sums and optimizer state stay float32."""
+    non_finite: Literal["stop", "skip"] = "stop"
+    """A step whose loss or gradient norm is not finite: stop: ends the run; skip: changes nothing."""
+    max_skipped_steps: int = 10
+    """With skip: the run ends when so many steps in a row were skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)

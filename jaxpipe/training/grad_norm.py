@@ -4,17 +4,20 @@ A sum of floats depends on the order of its terms, and in stage layout that orde
 placement. So the sum of squares of each leaf of each layer is formed alone, by the devices that hold it, and
 these sums are then added in model order:
 
-    layer 0: leaf 0, leaf 1, ...    layer 1: ...    vocabulary: shard 0's rows, shard 1's, ...    final
+    layer 0: leaf 0, leaf 1, ...    layer 1: ...    vocabulary: shard 0's rows, shard 1's, ...    final: ...
 
 Only this vector of a few hundred scalars travels. Padding has no place in it. What several devices hold
-together (tp, ZeRO) is added over them, what they hold alike is counted once.
+together (tp, ZeRO) is added over them, what they hold alike is counted once. The vector comes with the norm:
+where that is not finite, it shows in which leaves.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int
 
@@ -24,12 +27,22 @@ from jaxpipe.pipeline.manual_axes import varying, varying_axes
 from jaxpipe.pipeline.sharding import stage_specs
 
 
-def make_global_norm(layout: Layout, mesh: Mesh) -> Callable[[Tree], Float[Array, ""]]:
-    """The norm over all gradients, in fp32, of trees in the stage layout that ``layout`` says."""
+class GradientNorm(NamedTuple):
+    """The norm over all gradients, in fp32, and the sums of squares that it is made of.
+
+    squares: of each leaf of each layer, and of each shard of the vocabulary; ``square_names`` says which.
+    """
+
+    norm: Float[Array, ""]
+    squares: Float[Array, " sums"]
+
+
+def make_global_norm(layout: Layout, mesh: Mesh) -> Callable[[Tree], GradientNorm]:
+    """The norm of trees in the stage layout that ``layout`` says; every device has it and all its sums."""
     places = _places(layout)
     num_devices = layout.placement.num_ranks * layout.sharding.tp
 
-    def local(gradients: Tree) -> Float[Array, ""]:
+    def local(gradients: Tree) -> GradientNorm:
         rank = jax.lax.axis_index("pp")
         shard = jax.lax.axis_index(("pp", "tp")) if layout.sharding.tp > 1 else rank
         # what is fused with the sums must not depend on the program around them; leaf by leaf, since a
@@ -42,25 +55,50 @@ def make_global_norm(layout: Layout, mesh: Mesh) -> Callable[[Tree], Float[Array
             for name in VOCABULARY_GROUPS
             if name in gradients
         ]
-        final = sum(map(_sum_of_squares, jax.tree.leaves(gradients["final"])), jnp.zeros(()))
+        final = jnp.asarray(list(map(_sum_of_squares, jax.tree.leaves(gradients["final"]))))
         own = [
             _once(_scatter(layers, jnp.asarray(places)[rank], layout.num_layers)),
             _scatter(jnp.stack(rows)[None], shard[None], num_devices),
-            _once(jnp.where(rank == 0, final, 0)[None]),
+            _once(jnp.where(rank == 0, final, 0)),
         ]
         # each place has one term that is not 0, so this sum has no order
         all_sums = jax.lax.psum(_joined(own), "pp" if layout.sharding.tp == 1 else ("pp", "tp"))
-        return jnp.sqrt(jnp.sum(jax.lax.optimization_barrier(all_sums)))
+        return GradientNorm(jnp.sqrt(jnp.sum(jax.lax.optimization_barrier(all_sums))), all_sums)
 
     def _once(values: Array) -> Array:
         """What the devices of a rank hold alike, on the first of them."""
         return values if layout.sharding.tp == 1 else jnp.where(jax.lax.axis_index("tp") == 0, values, 0)
 
-    def global_norm(gradients: Tree) -> Float[Array, ""]:
+    def global_norm(gradients: Tree) -> GradientNorm:
         specs = stage_specs(gradients, layout.sharding)
         return jax.shard_map(local, mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec())(gradients)
 
     return global_norm
+
+
+def square_names(params: Tree, layout: Layout) -> tuple[str, ...]:
+    """What each of the sums of ``make_global_norm`` is of, with the names of ``named_params``.
+
+    The shards of a vocabulary go by its name, so that one comes several times.
+    """
+    num_devices = layout.placement.num_ranks * layout.sharding.tp
+    leaves = _names(params["layers"])
+    layers = [f"layers.{index}.{leaf}" for index in range(layout.num_layers) for leaf in leaves]
+    rows = [name for name in VOCABULARY_GROUPS if name in params] * num_devices
+    return (*layers, *rows, *_names({"final": params["final"]}))
+
+
+def norm_as_it_lies(gradients: Tree) -> GradientNorm:
+    """optax's norm, added up in whatever order the layout has; without the sums that it is made of."""
+    return GradientNorm(optax.tree.norm(gradients), jnp.zeros(0))
+
+
+def _names(tree: Tree) -> list[str]:
+    """The path of each leaf, in the order of ``jax.tree.leaves``."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]
 
 
 def _places(layout: Layout) -> Int[np.ndarray, "ranks chunks*layers"]:

@@ -4,6 +4,7 @@ Metrics and evaluation of step k are on disk before checkpoint k, so that a resu
 loses a line.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> int:
         is_best = False
         if _is_due(loop, loop.eval_every, at.step):
             loss = _evaluate(loop, state, at.step, stop)
-            is_best = loss is not None and (at.best_loss is None or loss < at.best_loss)
+            is_best = loss is not None and loss < (math.inf if at.best_loss is None else at.best_loss)
             at = at._replace(is_evaluated=loss is not None, best_loss=loss if is_best else at.best_loss)
         if (loop.save_every and at.step % loop.save_every == 0) or (loop.saves_best and is_best):
             _save(loop, loop.to_canonical(state), at, loss)
@@ -98,9 +99,13 @@ def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | N
     loop.log.flush()
     loss = None if loop.evaluation is None else evaluate(loop.evaluation, state.params, stop)
     if loss is not None:
-        check_finite(step, validation_loss=loss)
+        if not loop.log.skips:
+            check_finite(step, validation_loss=loss)
         write_metrics(loop.log.file, {"step": step, "eval_loss": loss})
-        show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token")
+        note = (
+            "" if math.isfinite(loss) else ", which is not finite; training goes on (train.non_finite=skip)"
+        )
+        show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token{note}")
     loop.log.start_clock()
     return loss
 
@@ -109,7 +114,8 @@ def _save(loop: Loop, canonical: Tree, at: Start, loss: float | None) -> None:
     loop.log.flush()
     info = loop.checkpoint_info(at._replace(is_saved=True))
     try:
-        loop.checkpoints.save(at.step, canonical, info, validation_loss=loss)
+        is_known = loss is not None and math.isfinite(loss)
+        loop.checkpoints.save(at.step, canonical, info, validation_loss=loss if is_known else None)
     except NotFiniteError as error:
         raise DivergedError(f"{error}. {REMEDY}") from error
     loop.log.start_clock()

@@ -7,6 +7,12 @@ The learning rate of step k (the first is 1) rises linearly to its peak at ``war
 a cosine to ``min_ratio`` of it at ``decay_steps``, where it stays. All is elementwise, so it runs on whatever
 shards; only the norm is a sum over the mesh, and whoever knows the layout gives it (grad_norm.py). Layers of
 padding have gradient 0 and stay 0.
+
+A step whose loss or norm is not finite can be skipped: parameters, moments and count then stay as they were,
+to the bit, and with the count the learning rate. A norm that overflows counts, though gradients are finite:
+clipping by it would leave nothing. Loss and norm are the same on all devices, so all skip or none does.
+What is kept is chosen for the moments first, and the parameters read what was chosen: if they read what Adam
+proposed, both would be in memory.
 """
 
 from collections.abc import Callable
@@ -15,9 +21,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Bool, Float, Int32
 
 from jaxpipe.pipeline.contract import Tree
+from jaxpipe.training.grad_norm import GradientNorm, norm_as_it_lies
 
 
 class AdamW(NamedTuple):
@@ -35,16 +42,22 @@ class AdamW(NamedTuple):
 
 
 class Update(NamedTuple):
-    """New parameters and moments, and what is worth logging."""
+    """Parameters and moments after the step, and what is worth logging.
+
+    squares: what the norm is made of (grad_norm.py).
+    is_finite: loss and norm are.
+    """
 
     params: Tree
-    moments: optax.OptState
+    moments: optax.ScaleByAdamState
     grad_norm: Float[Array, ""]
+    squares: Float[Array, " sums"]
     learning_rate: Float[Array, ""]
+    is_finite: Bool[Array, ""]
 
 
 def init_moments(settings: AdamW, params: Tree) -> optax.ScaleByAdamState:
-    """Both moments, zero, shaped like the parameters; and the count of steps."""
+    """Both moments, zero, shaped like the parameters; and the count of updates."""
     return _adam(settings).init(params)
 
 
@@ -54,19 +67,33 @@ def apply_gradients(
     moments: optax.ScaleByAdamState,
     *,
     gradients: Tree,
-    global_norm: Callable[[Tree], Float[Array, ""]] = optax.tree.norm,
+    global_norm: Callable[[Tree], GradientNorm] = norm_as_it_lies,
+    loss: Float[Array, ""] | float = 0.0,
+    skip_non_finite: bool = False,
 ) -> Update:
-    """One step; all trees in the same layout, fp32. optax's norm adds in whatever order the layout has."""
-    norm = global_norm(gradients)
+    """One step; all trees in the same layout, fp32.
+
+    skip_non_finite: change nothing unless ``loss`` and norm are finite.
+    """
+    norm, squares = global_norm(gradients)
+    is_finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+
+    def kept(new: Tree, old: Tree) -> Tree:
+        if not skip_non_finite:
+            return new
+        return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), new, old)
+
     if settings.max_grad_norm > 0:
         factor = jnp.minimum(1.0, settings.max_grad_norm / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
         gradients = jax.tree.map(lambda gradient: gradient * factor, gradients)
     learning_rate = learning_rate_at(settings, moments.count + 1)
-    updates, moments = _adam(settings).update(gradients, moments)
+    _, proposed = _adam(settings).update(gradients, moments)
+    moments = kept(proposed, moments)
+    updates = _direction(settings, moments)
     decay = optax.add_decayed_weights(settings.weight_decay, mask=_decayed)
     updates, _ = decay.update(updates, decay.init(params), params)
-    params = jax.tree.map(lambda param, update: param - learning_rate * update, params, updates)
-    return Update(params, moments, norm, learning_rate)
+    changed = jax.tree.map(lambda param, update: param - learning_rate * update, params, updates)
+    return Update(kept(changed, params), moments, norm, squares, learning_rate, is_finite)
 
 
 def learning_rate_at(settings: AdamW, step: Int32[Array, ""] | int) -> Float[Array, ""]:
@@ -83,6 +110,13 @@ def learning_rate_at(settings: AdamW, step: Int32[Array, ""] | int) -> Float[Arr
 
 def _adam(settings: AdamW) -> optax.GradientTransformation:
     return optax.scale_by_adam(settings.beta1, settings.beta2, settings.eps)
+
+
+def _direction(settings: AdamW, moments: optax.ScaleByAdamState) -> Tree:
+    """m / (sqrt(v) + eps) of the corrected moments, as optax's Adam has it for the step that led to them."""
+    mean = optax.tree.bias_correction(moments.mu, settings.beta1, moments.count)
+    square = optax.tree.bias_correction(moments.nu, settings.beta2, moments.count)
+    return jax.tree.map(lambda mean, square: mean / (jnp.sqrt(square) + settings.eps), mean, square)
 
 
 def _decayed(params: Tree) -> Tree:

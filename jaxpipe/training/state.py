@@ -21,7 +21,10 @@ from jaxpipe.training.optimizer import AdamW, init_moments
 
 
 class TrainState(NamedTuple):
-    """fp32 parameters and moments in stage layout; ``moments.count`` is the number of steps done."""
+    """fp32 parameters and moments in stage layout; ``moments.count`` is the number of updates.
+
+    That is the number of steps done less those that were skipped (optimizer.py).
+    """
 
     params: Tree
     moments: optax.ScaleByAdamState

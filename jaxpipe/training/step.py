@@ -5,43 +5,67 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Bool, Float, Int32
 
 from jaxpipe.pipeline.contract import Batch, LossAndGradients, Tree
 from jaxpipe.pipeline.sharding import Sharding
 from jaxpipe.training.global_arrays import to_devices
+from jaxpipe.training.grad_norm import GradientNorm, norm_as_it_lies
 from jaxpipe.training.optimizer import AdamW, apply_gradients
 from jaxpipe.training.state import TrainState, state_shardings
 
 
 class StepMetrics(NamedTuple):
-    """The scalars of a step, on the device until somebody logs them."""
+    """What is known of a step, on the device until somebody logs it; the same on every device.
+
+    is_finite: loss and norm are.
+    num_updates: since the first step; the steps that were skipped are none.
+    squares: what the norm is made of (grad_norm.py), to be read where it is not finite.
+    """
 
     loss: Float[Array, ""]
     grad_norm: Float[Array, ""]
     learning_rate: Float[Array, ""]
     num_tokens: Int32[Array, ""]
+    is_finite: Bool[Array, ""]
+    num_updates: Int32[Array, ""]
+    squares: Float[Array, " sums"]
 
 
 def make_train_step(
     loss_and_gradients: Callable[[Tree, Batch, Tree], LossAndGradients],
     settings: AdamW,
     *,
-    global_norm: Callable[[Tree], Float[Array, ""]] = optax.tree.norm,
+    global_norm: Callable[[Tree], GradientNorm] = norm_as_it_lies,
+    skip_non_finite: bool = False,
 ) -> Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]]:
     """One step of training, to be compiled by ``compile_step``.
 
-    ``global_norm`` is that of the gradients' layout: of the ranks' one, ``make_global_norm``.
+    global_norm: that of the gradients' layout: of the ranks' one, ``make_global_norm``.
+    skip_non_finite: a step whose loss or norm is not finite leaves the state as it was (optimizer.py).
     """
 
     def train_step(state: TrainState, batch: Batch, constants: Tree) -> tuple[TrainState, StepMetrics]:
         loss, num_tokens, gradients = loss_and_gradients(state.params, batch, constants)
         update = apply_gradients(
-            settings, state.params, state.moments, gradients=gradients, global_norm=global_norm
+            settings,
+            state.params,
+            state.moments,
+            gradients=gradients,
+            global_norm=global_norm,
+            loss=loss,
+            skip_non_finite=skip_non_finite,
         )
-        metrics = StepMetrics(loss, update.grad_norm, update.learning_rate, num_tokens)
+        metrics = StepMetrics(
+            loss,
+            update.grad_norm,
+            update.learning_rate,
+            num_tokens,
+            update.is_finite,
+            update.moments.count,
+            update.squares,
+        )
         return TrainState(update.params, update.moments), metrics
 
     return train_step

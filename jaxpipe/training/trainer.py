@@ -25,7 +25,7 @@ from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
-from jaxpipe.training.grad_norm import make_global_norm
+from jaxpipe.training.grad_norm import make_global_norm, square_names
 from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
 from jaxpipe.training.loop import Loop, Start, run_loop
 from jaxpipe.training.metrics import open_metrics
@@ -56,8 +56,8 @@ class _Prepared(NamedTuple):
 def train(config: Config, *, dry_run: bool = False) -> int:
     """Train as ``config`` says, or with ``dry_run`` only tell what that takes; the exit code.
 
-    0 when done or after SIGINT, 143 after SIGTERM, 1 when loss or parameters stop being finite or a
-    checkpoint cannot be written.
+    0 when done or after SIGINT, 143 after SIGTERM, 1 when loss, gradients or parameters stop being finite
+    (such steps may be skipped, but not too many in a row) or a checkpoint cannot be written.
 
     Raises:
         InputError: the files, the devices or a checkpoint show that it cannot be done.
@@ -170,7 +170,14 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
                 save_every=config.checkpoint.every,
                 saves_best=keeps_best,
                 num_steps=config.train.num_steps,
-                log=StepLog(file, line, config.run.log_every),
+                log=StepLog(
+                    file,
+                    line,
+                    config.run.log_every,
+                    names=square_names(state.params, plan.program.layout),
+                    skips=_skips(config),
+                    max_skipped_steps=config.train.max_skipped_steps,
+                ),
             )
             last = run_loop(loop, state, stop, start=start)
     return 0 if last >= config.train.num_steps else stop.exit_code
@@ -200,6 +207,7 @@ def _compile(config: Config, prepared: _Prepared, state: TrainState) -> tuple[ja
         make_loss_and_gradients(plan.program),
         plan.optimizer,
         global_norm=make_global_norm(plan.program.layout, mesh),
+        skip_non_finite=_skips(config),
     )
     batch = _batch_shapes(config, mesh)
     began = time.perf_counter()
@@ -212,6 +220,10 @@ def _compile(config: Config, prepared: _Prepared, state: TrainState) -> tuple[ja
         sharding=plan.program.layout.sharding,
     )
     return compiled, time.perf_counter() - began
+
+
+def _skips(config: Config) -> bool:
+    return config.train.non_finite == "skip"
 
 
 def _mesh(config: Config) -> Mesh:

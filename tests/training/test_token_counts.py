@@ -80,7 +80,7 @@ def step(
 
     def both(params, batch, constants):
         result = run(params, batch, constants)
-        return result, norm(result.gradients)
+        return result, norm(result.gradients).norm
 
     result, norm_value = (
         jax.jit(both).lower(params, batch, constants).compile(QUICK)(params, batch, constants)
