@@ -10,7 +10,7 @@ def main() -> int:
     """Check the configuration, then load JAX and train; the exit code."""
     from jaxpipe.config import parse
     from jaxpipe.errors import InputError
-    from jaxpipe.training.leaving import say
+    from jaxpipe.training.leaving import tell
     from jaxpipe.training.storage import flushed, storage_sentence
 
     try:
@@ -21,12 +21,12 @@ def main() -> int:
 
         code = train(command.config, dry_run=command.dry_run)
     except InputError as error:
-        say(f"train.py: {error}")
+        tell(str(error))
         code = 2
     except OSError as error:
         if (sentence := storage_sentence(error)) is None:
             raise
-        say(f"train.py: {sentence}")
+        tell(sentence)
         code = 1
     except SystemExit as error:  # the parser has told what is wrong, or has helped
         code = int(error.code or 0)

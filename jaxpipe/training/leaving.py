@@ -10,6 +10,13 @@ STDERR = 2
 _SHOW_CURSOR = b"\x1b[?25h"
 
 
+def tell(sentence: str) -> None:
+    """One sentence on Python's stderr, from where nothing hangs; if nobody can read it, so be it."""
+    with suppress(OSError):
+        if sys.stderr is not None:
+            print(f"train.py: {sentence}", file=sys.stderr, flush=True)
+
+
 def say(line: str) -> None:
     """One line on stderr; a handler may interrupt a print, which is not reentrant."""
     if sys.stderr is None:  # closed from the start: its number may by now be that of another file

@@ -41,7 +41,7 @@ from jaxpipe.config import DistributedConfig
 from jaxpipe.errors import InputError
 from jaxpipe.training.devices import emulate, find_devices
 from jaxpipe.training.endings import ending_of
-from jaxpipe.training.leaving import say, say_and_exit, show_cursor
+from jaxpipe.training.leaving import say, say_and_exit, show_cursor, tell
 from jaxpipe.training.standing import Standing, report
 from jaxpipe.training.storage import storing
 from jaxpipe.training.watch import (
@@ -267,9 +267,9 @@ def _fail(watch: Watch | None, error: BaseException) -> NoReturn:
     with suppress(OSError):  # nobody may be left to read it
         if ending is None:
             traceback.print_exception(error)
-        elif ending.sentence:
-            print(f"train.py: {ending.sentence}", file=sys.stderr)
-        sys.stderr.flush()
+            sys.stderr.flush()
+    if ending is not None and ending.sentence:
+        tell(ending.sentence)
     code = 1 if ending is None else ending.code
     if watch is None:
         os._exit(code)

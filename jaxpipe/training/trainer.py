@@ -27,7 +27,7 @@ from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
-from jaxpipe.training.leaving import say
+from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Loop, run_loop
 from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
@@ -72,7 +72,7 @@ def train(config: Config, *, dry_run: bool = False) -> int:
         ending = ending_of(error)
         if ending is None:
             raise
-        say(f"train.py: {ending.sentence}")
+        tell(ending.sentence)
         return ending.code
 
 
