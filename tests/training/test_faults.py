@@ -1,9 +1,10 @@
-"""``train.py`` as a process that is disturbed: by signals in each phase, slow steps, full disks, closed pipes.
+"""``train.py`` as a process that is disturbed: by signals in each phase, slow steps, full disks.
 
 Whatever happens, it ends soon with the code that is documented and no traceback, and a resumed run ends
 with the parameters of one that nobody disturbed.
 """
 
+import itertools
 import json
 import os
 import re
@@ -23,17 +24,28 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 STEPS = 12
 SAVED = 4
 
-SMALL = [
-    *("--model.hidden_size", "16", "--model.intermediate_size", "24", "--data.sequence_length", "16"),
-    *("--train.global_batch_size", "8", "--data.path", "jaxpipe/**/*.py", "--data.validation_fraction", "0.4"),
-    *("--train.num_steps", str(STEPS), "--optimizer.decay_steps", str(STEPS), "--train.eval_every", "0"),
-    *("--checkpoint.every", "0"),
-]
-LARGE = [
-    *("--model.hidden_size", "384", "--model.intermediate_size", "1024", "--train.global_batch_size", "64"),
-    *("--train.num_steps", "9", "--train.eval_every", "0", "--data.path", "jaxpipe/**/*.py"),
-]
+SMALL = {
+    "--model.hidden_size": "16",
+    "--model.intermediate_size": "24",
+    "--data.path": "jaxpipe/**/*.py",
+    "--data.sequence_length": "16",
+    "--data.validation_fraction": "0.4",
+    "--train.num_steps": str(STEPS),
+    "--train.global_batch_size": "8",
+    "--train.eval_every": "0",
+    "--optimizer.decay_steps": str(STEPS),
+    "--checkpoint.every": "0",
+}
+LARGE = {
+    "--model.hidden_size": "384",
+    "--model.intermediate_size": "1024",
+    "--data.path": "jaxpipe/**/*.py",
+    "--train.global_batch_size": "64",
+    "--train.eval_every": "0",
+}
 """Steps of several seconds."""
+
+NO_CACHE = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 LIMIT = 8192
 """Bytes that a file may have: a configuration, a few dozen lines of metrics."""
@@ -45,8 +57,9 @@ class Run:
     def __init__(self, *flags: str, small: bool = True, **options) -> None:
         inherited = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
         options["env"] = inherited | options.get("env", {})
+        usual = [(flag, value) for flag, value in (SMALL if small else LARGE).items() if flag not in flags]
         self.process = subprocess.Popen(
-            [sys.executable, "train.py", "configs/tiny.yaml", *(SMALL if small else LARGE), *flags],
+            [sys.executable, "train.py", "configs/tiny.yaml", *itertools.chain(*usual), *flags],
             cwd=ROOT,
             text=True,
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options,
@@ -86,6 +99,8 @@ def start() -> Iterator[Callable[..., Run]]:
     for run in started:
         run.process.kill()
         run.process.wait()
+        for pipe in filter(None, (run.process.stdout, run.process.stderr)):
+            pipe.close()
 
 
 def lines_of(directory: Path) -> list[dict]:
@@ -108,13 +123,12 @@ def undisturbed(tmp_path_factory) -> Path:
     """A whole run with its checkpoint of step 4; it says which flags make it deterministic."""
     directory = tmp_path_factory.mktemp("runs") / "whole"
     flags = ["--checkpoint.every", str(SAVED), "--checkpoint.keep", "9", "--run.deterministic"]
-    run = Run("--run.dir", str(directory), *flags, env={"XLA_FLAGS": "--xla_force_host_platform_device_count=4"})
+    devices = "--xla_force_host_platform_device_count=4"
+    run = Run("--run.dir", str(directory), *flags, env={"XLA_FLAGS": devices})
     output, errors = run.process.communicate(timeout=120)
     assert (run.process.returncode, errors) == (0, "")
     assert re.search(
-        r"^deterministic +XLA_FLAGS=--xla_force_host_platform_device_count=4 --xla_gpu_deterministic_ops=true$",
-        output,
-        re.MULTILINE,
+        rf"^deterministic +XLA_FLAGS={devices} --xla_gpu_deterministic_ops=true$", output, re.MULTILINE
     )
     assert "deterministic: true" in (directory / "config.yaml").read_text()
     return directory
@@ -129,7 +143,9 @@ def begun(undisturbed, tmp_path) -> Path:
     return directory
 
 
-def assert_it_resumes_as_if_undisturbed(start: Callable[..., Run], directory: Path, undisturbed: Path) -> None:
+def assert_it_resumes_as_if_undisturbed(
+    start: Callable[..., Run], directory: Path, undisturbed: Path
+) -> None:
     run = start("--run.dir", str(directory), "--checkpoint.resume")
     assert run.end() == (0, "")
     assert lines_of(directory)[-1] == lines_of(undisturbed)[-1]
@@ -154,7 +170,7 @@ def catches(status: Path, number: int) -> bool:
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_during_compilation_ends_at_once(start, undisturbed, tmp_path, number):
     directory = tmp_path / "run"
-    run = start("--run.dir", str(directory), env={"JAX_ENABLE_COMPILATION_CACHE": "false"})
+    run = start("--run.dir", str(directory), env=NO_CACHE)
     run.wait_for_line("slots per rank")
     time.sleep(1)
     code, errors = run.send(number)
@@ -215,8 +231,8 @@ def test_a_step_longer_than_the_step_timeout_ends_the_run_and_says_where_it_stan
     code, errors = run.end()
     assert code == 1
     assert re.fullmatch(
-        r"train\.py: run\.step_timeout=1 seconds must be enough .* the run still is at (the end of )?step [12] "
-        r"\(for 1\.\d s, at jaxpipe/training/\w+\.py:\d+ in \w+\); there is no checkpoint yet; resume, .*\n",
+        r"train\.py: run\.step_timeout=1 seconds must .* still is at (the end of )?step [12] "
+        r"\(for 1\.\d s, at jaxpipe/training/\w+\.py:\d+ in \w+\); there is no checkpoint yet; resume.*\n",
         errors,
     )
 
@@ -239,12 +255,12 @@ def limit_files() -> None:
 def test_a_full_disk_ends_the_run_with_a_sentence_and_the_last_good_checkpoint(start, undisturbed, begun):
     """A file cannot outgrow a limit; the metrics are the first to try."""
     flags = ["--train.num_steps", "100000", "--checkpoint.resume"]
-    run = start("--run.dir", str(begun), *flags, preexec_fn=limit_files)
+    run = start("--run.dir", str(begun), *flags, preexec_fn=limit_files, env=NO_CACHE)
     code, errors = run.end()
     assert (code, errors) == (
         1,
-        f"train.py: {begun.resolve() / 'metrics.jsonl'} must be written, but: File too large; make room there, "
-        "then go on with --checkpoint.resume\n",
+        f"train.py: {begun.resolve() / 'metrics.jsonl'} must be written, but: File too large; make room "
+        "there, then go on with --checkpoint.resume\n",
     )
     assert (begun / "metrics.jsonl").stat().st_size == LIMIT
     assert saved_steps(begun) == {SAVED}
@@ -256,7 +272,7 @@ def test_a_full_file_of_standard_output_ends_the_run_with_a_sentence(start, tmp_
     with (tmp_path / "log").open("w") as log:
         log.write("x" * LIMIT)
         log.flush()
-        run = start("--run.dir", str(tmp_path / "run"), stdout=log, preexec_fn=limit_files)
+        run = start("--run.dir", str(tmp_path / "run"), stdout=log, preexec_fn=limit_files, env=NO_CACHE)
         assert run.end() == (
             1,
             "train.py: the standard output must be written, but: File too large; make room there, then go on "

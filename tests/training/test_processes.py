@@ -178,8 +178,8 @@ def test_what_process_0_refuses_ends_all_with_its_code(whole):
     assert "must hold no other run" in errors
     assert output == ""
     assert re.fullmatch(
-        r"train\.py: process 0 has failed and says why; process 1 ends with it, while at .* \(for \d+\.\d s, at "
-        r"jaxpipe/.*; process 1 of 2\)\n",
+        r"train\.py: process 0 has failed and says why; process 1 ends with it, while at .* \(for "
+        r"\d+\.\d s, at jaxpipe/.*; process 1 of 2\)\n",
         other_errors,
     )
 
@@ -212,12 +212,12 @@ def test_a_step_that_waits_for_a_frozen_process_ends_long_before_the_processes_t
         wait_for_step(several, tmp_path / "run", 3)
         several.processes[1].send_signal(signal.SIGSTOP)
         began = time.monotonic()
-        output, errors = several.processes[0].communicate(timeout=60)
+        _, errors = several.processes[0].communicate(timeout=60)
         assert time.monotonic() - began < 15  # silence alone would take 30
         assert several.processes[0].returncode == 1
     assert re.fullmatch(
-        r"train\.py: run\.step_timeout=4 seconds must be enough .* the run still is at (the end of )?step \d+ "
-        r"\(for \d\.\d s, at jaxpipe/.*; process 0 of 2\); there is no checkpoint yet; resume, .*\n",
+        r"train\.py: run\.step_timeout=4 seconds must be enough .* the run still is at (the end of )?step "
+        r"\d+ \(for \d\.\d s, at jaxpipe/.*; process 0 of 2\); there is no checkpoint yet; resume, .*\n",
         errors,
     )
 

@@ -77,6 +77,8 @@ def start() -> Iterator:
     for running in started:
         running.process.kill()
         running.process.wait()
+        for pipe in filter(None, (running.process.stdout, running.process.stderr)):
+            pipe.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
