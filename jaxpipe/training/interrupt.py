@@ -1,7 +1,7 @@
 """SIGINT and SIGTERM end a run after the step in progress, with a checkpoint.
 
 The first signal only sets what the loop reads after each step. Python runs handlers between bytecodes, never
-inside XLA, so a thread hears signals too (watchdog.py): it answers at once, whatever the main thread does.
+inside XLA, so a thread hears the signals (watchdog.py): it answers at once, whatever the main thread does.
 
     when                      SIGINT (Ctrl-C)                      SIGTERM
     before the first step     exit 130, at once: nothing is lost   exit 143, at once
@@ -26,7 +26,7 @@ from typing import Protocol
 
 from jaxpipe.training.leaving import say
 from jaxpipe.training.standing import Standing
-from jaxpipe.training.watchdog import Watchdog, hearing, stop_at_once
+from jaxpipe.training.watchdog import Watchdog, hearing
 
 
 class Stop(Protocol):
@@ -86,17 +86,9 @@ def stop_on_signals(
     stop_timeout, step_timeout: seconds, see watchdog.py.
     """
     request = StopRequest(announces=announces)
-    is_handled = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal is_handled  # the thread may have heard the same signal before
-        _set(request, number)
-        if is_handled and number == signal.SIGINT:
-            stop_at_once(watchdog)
-        is_handled = True
 
     def first(number: int) -> None:
-        _set(request, number)  # the main thread may be inside XLA
+        request.received = signal.Signals(number)
         if request.announces:
             announce(number)
 
@@ -104,18 +96,17 @@ def stop_on_signals(
         standing = Standing()
         standing.begin("the caller's work")
     watchdog = Watchdog(standing, first, stop_timeout=stop_timeout, step_timeout=step_timeout)
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with hearing(watchdog):
+    with hearing(watchdog) as catch_up:
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            catch_up()  # so that the main thread does not go on before the thread has decided
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
             yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _set(request: StopRequest, number: int) -> None:
-    if request.received is None:
-        request.received = signal.Signals(number)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def announce(number: int, whose: str = "") -> None:

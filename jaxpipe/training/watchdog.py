@@ -19,8 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NoReturn
+from dataclasses import dataclass
 
 from jaxpipe.training.standing import Activity, Standing, last_checkpoint, report
 
@@ -29,8 +28,9 @@ TIMED_OUT = 1
 
 _LOOKS_IN_TIMEOUT = 4
 _FROZEN_SECONDS = 1.0
-_DONE = 0
-"""No signal has this number: the thread may go."""
+_PATIENCE_WITH_THREAD = 1.0
+_DONE, _ASKED = 0, 255
+"""No signal has these numbers: the thread may go; a handler asks whether it has come so far."""
 
 
 @dataclass
@@ -49,36 +49,38 @@ class Watchdog:
     received: int | None = None
     received_at: float = 0.0
     thawed_at: float = 0.0
-    ending: threading.RLock = field(default_factory=threading.RLock)
 
 
 @contextmanager
-def hearing(watchdog: Watchdog) -> Iterator[None]:
+def hearing(watchdog: Watchdog) -> Iterator[Callable[[], None]]:
     """Let a thread hear and watch within this context. In the main thread only, as Python demands.
 
-    It hears signals that have a handler of Python; on leaving, all that came before have been heard.
+    It hears signals that have a handler of Python, in the order in which they came; on leaving, all that came
+    before have been heard. A handler calls what this gives, to wait until its own signal has been heard.
     """
     reading, writing = os.pipe()
+    answers, answering = os.pipe()
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    thread = threading.Thread(target=_run, args=(watchdog, reading), name="watchdog", daemon=True)
+    thread = threading.Thread(target=_run, args=(watchdog, reading, answering), name="watchdog", daemon=True)
     thread.start()
+
+    def catch_up() -> None:
+        os.write(writing, bytes([_ASKED]))
+        if select.select([answers], [], [], _PATIENCE_WITH_THREAD)[0]:
+            os.read(answers, 1)
+
     try:
-        yield
+        yield catch_up
     finally:
         signal.set_wakeup_fd(before)
         os.write(writing, bytes([_DONE]))
         thread.join()
-        os.close(reading)
-        os.close(writing)
+        for descriptor in (reading, writing, answers, answering):
+            os.close(descriptor)
 
 
-def stop_at_once(watchdog: Watchdog) -> NoReturn:
-    """End the process as a second Ctrl-C does."""
-    _end(watchdog, "stopped at once; the last steps have no checkpoint", 128 + signal.SIGINT)
-
-
-def _run(watchdog: Watchdog, reading: int) -> None:
+def _run(watchdog: Watchdog, reading: int, answering: int) -> None:
     while True:
         patience = _patience(watchdog, time.monotonic())
         asked_at = time.monotonic()
@@ -89,6 +91,8 @@ def _run(watchdog: Watchdog, reading: int) -> None:
         for number in os.read(reading, 512) if is_heard else b"":
             if number == _DONE:
                 return
+            if number == _ASKED:
+                os.write(answering, b"!")
             if number in (signal.SIGINT, signal.SIGTERM):
                 _hear(watchdog, number)
         _look(watchdog, time.monotonic())
@@ -115,9 +119,9 @@ def _hear(watchdog: Watchdog, number: int) -> None:
     standing, name = watchdog.standing, signal.Signals(number).name
     if watchdog.received is not None:
         if number == signal.SIGINT:
-            stop_at_once(watchdog)
+            standing.end("stopped at once; the last steps have no checkpoint", 128 + number)
     elif standing.activity.can_be_left:
-        _end(watchdog, f"{name} while {report(standing)}: no step was done, nothing is lost", 128 + number)
+        standing.end(f"{name} while {report(standing)}: no step was done, nothing is lost", 128 + number)
     else:
         watchdog.received, watchdog.received_at = number, time.monotonic()
         watchdog.first(number)
@@ -132,8 +136,7 @@ def _look_at_stop(watchdog: Watchdog, now: float) -> None:
     number, limit, standing = watchdog.received, watchdog.stop_timeout, watchdog.standing
     if number is None or limit is None or now - watchdog.received_at < limit:
         return
-    _end(
-        watchdog,
+    standing.end(
         f"{signal.Signals(number).name}: the run must end within run.stop_timeout={limit:g} seconds, but it "
         f"still is at {report(standing)}; that is given up, and {last_checkpoint(standing)}",
         128 + number,
@@ -146,15 +149,8 @@ def _look_at_step(watchdog: Watchdog, now: float) -> None:
         return
     where, checkpoint = report(standing), last_checkpoint(standing)
     if standing.activity is activity:  # it may have ended just now
-        _end(
-            watchdog,
+        standing.end(
             f"run.step_timeout={limit:g} seconds must be enough for a step or a batch of an evaluation, but "
             f"the run still is at {where}; {checkpoint}; resume, with a higher limit if it was only slow",
             TIMED_OUT,
         )
-
-
-def _end(watchdog: Watchdog, sentence: str, code: int) -> NoReturn:
-    """By one thread alone; but a handler that interrupts the main thread here cannot wait for it."""
-    with watchdog.ending:
-        watchdog.standing.end(sentence, code)
