@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -88,7 +89,12 @@ def last_checkpoint(standing: Standing) -> str:
     if standing.latest is None:
         return "checkpoints are as they were"
     latest = standing.latest
-    asking = threading.Thread(target=lambda: found.append(latest()), daemon=True)
+
+    def ask() -> None:
+        with suppress(OSError):
+            found.append(latest())
+
+    asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_DISK_SECONDS)
     if not found:

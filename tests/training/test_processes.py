@@ -15,6 +15,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -281,6 +282,30 @@ def test_a_process_whose_peers_never_come_gives_up_and_says_where_it_waited():
         f"process 1, has waited for the others at {address} in vain: two may have the same process_id, one "
         "another address, or one has refused to start; see what the others say, or raise the timeout\n"
     )
+
+
+def test_a_signal_while_the_others_are_awaited_ends_at_once(tmp_path):
+    """Inside JAX, where Python's handlers never run."""
+    address = an_address()
+    settings = ["--distributed.coordinator", address, "--distributed.num_processes", "2"]
+    command = run_command(tmp_path / "run", *settings, "--distributed.process_id", "0")
+    with Several([command]) as alone:
+        wait_until_it_listens(address)
+        alone.processes[0].send_signal(signal.SIGINT)
+        ((code, output, errors),) = alone.end(timeout=20)
+    assert (code, output) == (130, "")
+    assert errors.startswith("train.py: SIGINT while joining the other processes (for ")
+    assert errors.count("\n") == 1
+
+
+def wait_until_it_listens(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(ConnectionRefusedError), socket.create_connection((host, int(port))):
+            return
+        time.sleep(0.05)
+    raise AssertionError("nobody listens")
 
 
 def test_a_port_that_is_taken_is_told_before_jax_stumbles_over_it():
