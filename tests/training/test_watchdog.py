@@ -41,7 +41,10 @@ print('done', flush=True)
 FROZEN = (
     RUN
     + """
-    standing.begin('step 41', is_timed=True); print('there', flush=True); time.sleep(0.5)
+    standing.begin('step 41', is_timed=True); print('there', flush=True)
+    until = time.process_time() + 0.3  # a clock that stands still with the process
+    while time.process_time() < until:
+        pass
     standing.begin('saving step 41'); print('done', flush=True)
 """
 )
