@@ -238,6 +238,17 @@ def test_a_step_longer_than_the_step_timeout_ends_the_run_and_says_where_it_stan
 
 
 @pytest.mark.slow
+def test_a_batch_of_an_evaluation_has_the_same_limit(start, tmp_path):
+    flags = ["--train.eval_every", "9", "--train.global_batch_size", "256", "--run.step_timeout", "1"]
+    code, errors = start("--run.dir", str(tmp_path / "run"), *flags, small=False).end()
+    assert code == 1
+    assert re.search(
+        r"still is at evaluation after step 0, batch 1 of \d \(for 1\.\d s, at jaxpipe/\w+/\w+\.py:\d+",
+        errors,
+    )
+
+
+@pytest.mark.slow
 def test_the_same_deterministic_run_gives_the_same_bits_and_no_fast_step_is_ended(
     start, undisturbed, tmp_path
 ):
