@@ -1,25 +1,44 @@
 """Pre-train a Llama model: ``python train.py configs/tiny.yaml --pipeline.schedule zb_h1``."""
 
+import os
+import signal
 import sys
-
-from jaxpipe.config import parse
-from jaxpipe.errors import InputError
+from types import FrameType
 
 
 def main() -> int:
     """Check the configuration, then load JAX and train; the exit code."""
-    command = parse(sys.argv[1:])
-    from jaxpipe.training.trainer import train  # loads JAX: nothing is wrong with the configuration by now
+    from jaxpipe.config import parse
+    from jaxpipe.errors import InputError
+    from jaxpipe.training.leaving import tell
+    from jaxpipe.training.storage import flushed, storage_sentence
 
     try:
-        return train(command.config, dry_run=command.dry_run)
+        command = parse(sys.argv[1:])
+        from jaxpipe.training.trainer import (
+            train,
+        )  # loads JAX: nothing is wrong with the configuration by now
+
+        code = train(command.config, dry_run=command.dry_run)
     except InputError as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return 2
+        tell(str(error))
+        code = 2
+    except OSError as error:
+        if (sentence := storage_sentence(error)) is None:
+            raise
+        tell(sentence)
+        code = 1
+    except SystemExit as error:  # the parser has told what is wrong, or has helped
+        code = int(error.code or 0)
+    return flushed(code)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Before the run begins there is nothing to keep, and no import is worth a traceback."""
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:  # before the run began: from then on a signal ends it with a checkpoint
-        sys.exit(130)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    sys.exit(main())

@@ -8,7 +8,11 @@ class InputError(ValueError):
     """
 
 
-class CheckpointError(OSError):
+class StorageError(OSError):
+    """Something could not be written; the checkpoints are as they were. The command exits with 1."""
+
+
+class CheckpointError(StorageError):
     """A checkpoint could not be written; those before it are as they were."""
 
 

@@ -25,6 +25,7 @@ from jaxpipe.config.process_rules import has_several_processes
 from jaxpipe.config.rules import run_directory_fault, value_faults
 from jaxpipe.config.sections import Config
 from jaxpipe.config.values import convert, describe
+from jaxpipe.config.xla_flags import VARIABLE, check_determinism
 from jaxpipe.config.yaml_file import read_yaml, read_yaml_file
 from jaxpipe.errors import InputError
 
@@ -52,7 +53,8 @@ def parse(argv: Sequence[str]) -> Command:
         _exit_if(found)
         print_help(assemble(values), file=file)
         sys.exit(0)
-    values, found = _read(overlay([read_yaml_file(file), read_environment(os.environ), line.source]))
+    source = overlay([read_yaml_file(file), read_environment(os.environ), line.source])
+    values, found = _read(source, xla_flags=os.environ.get(VARIABLE, ""))
     found += [
         Fault(f"there is no place for {word!r}; give one YAML file, before the flags", "command line")
         for word in line.files[1:]
@@ -67,7 +69,7 @@ def parse(argv: Sequence[str]) -> Command:
 def from_yaml(text: str, *, name: str = "configuration") -> Config:
     """The configuration that ``to_yaml`` wrote; ``InputError`` tells all that is wrong with it.
 
-    What lies on disk is checked too, but not whether ``run.dir`` is taken.
+    What lies on disk is checked too, but not whether ``run.dir`` is taken, nor the environment.
     """
     values, found = _read(read_yaml(text, name=name))
     if found:
@@ -75,7 +77,7 @@ def from_yaml(text: str, *, name: str = "configuration") -> Config:
     return assemble(values)
 
 
-def _read(source: Source) -> tuple[dict[str, Any], list[Fault]]:
+def _read(source: Source, *, xla_flags: str = "") -> tuple[dict[str, Any], list[Fault]]:
     """The values of all keys, and what is wrong with the source, the values and their company."""
     given = {assignment.path: assignment for assignment in source.assignments}
     values: dict[str, Any] = {}
@@ -91,7 +93,8 @@ def _read(source: Source) -> tuple[dict[str, Any], list[Fault]]:
         elif source.complete:
             found.append(Fault(f"{path} is missing; give it {describe(key.hint)}"))
     values = {path: value for path, value in values.items() if not _section_is_null(path, given)}
-    for path, message in value_faults(values):
+    against = check_determinism(values.get("run.deterministic", False), xla_flags)
+    for path, message in [*value_faults(values), *(("run.deterministic", fault) for fault in against)]:
         if path.startswith("distributed."):
             message += or_unset(given.values())
         found.append(Fault(message, given[path].where if path in given else ""))

@@ -88,6 +88,8 @@ RANGES: Mapping[str, Range] = {
     "checkpoint.keep": _STEPS,
     "run.seed": Range(0, 2**32 - 1),
     "run.log_every": _STEPS,
+    "run.step_timeout": _LENGTH,
+    "run.stop_timeout": _LENGTH,
     "distributed.num_processes": _COUNT,
     "distributed.process_id": Range(0, _LARGEST_COUNT - 1),
     "distributed.timeout": Range(5, _LONGEST),

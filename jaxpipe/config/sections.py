@@ -127,7 +127,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Where the run writes, and its seed."""
+    """Where the run writes, its seed, and when it is given up."""
 
     dir: str | None = None
     """The run's folder; null: runs/<name of the YAML file>-<date and time>."""
@@ -135,6 +135,13 @@ class RunConfig:
     """Seed of the initial weights and of the order of the samples."""
     log_every: int = 1
     """Steps from one logged line to the next."""
+    deterministic: bool = False
+    """On GPUs, let XLA choose kernels that give the same bits in each run; slower. CPUs always do."""
+    step_timeout: int | None = None
+    """Seconds for one step, the slow first one too, or one batch of an evaluation; one that takes longer
+    ends the run, which says where it stands; null: any number."""
+    stop_timeout: int = 55
+    """Seconds from SIGTERM or Ctrl-C to the end; a step, evaluation or save that takes longer is given up."""
 
 
 @dataclass(frozen=True, kw_only=True)

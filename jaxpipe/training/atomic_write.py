@@ -3,12 +3,22 @@
 import os
 from pathlib import Path
 
+from jaxpipe.training.storage import storing
+
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write ``text`` beside ``path``, then rename it onto ``path``. Only one writer at a time."""
+    """Write ``text`` beside ``path``, then rename it onto ``path``. Only one writer at a time.
+
+    Raises:
+        StorageError: it cannot be written; ``path`` is as it was.
+    """
     beside = path.with_name(path.name + ".tmp")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with storing(path):
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,26 +1,32 @@
 """SIGINT and SIGTERM end a run after the step in progress, with a checkpoint.
 
-The first signal only sets what the loop reads after each step. One that comes while a step, a compilation or
-a save is in progress is seen when that has ended: Python runs handlers between bytecodes, never inside XLA.
+The first signal only sets what the loop reads after each step. Python runs handlers between bytecodes, never
+inside XLA, so a thread hears the signals (watchdog.py): it answers at once, whatever the main thread does.
 
-    SIGINT (Ctrl-C)   first: stop after this step; later: exit 130, at once, without a checkpoint
-    SIGTERM           first: stop after this step; later: nothing, for it is already stopping
+    when                      SIGINT (Ctrl-C)                      SIGTERM
+    before the first step     exit 130, at once: nothing is lost   exit 143, at once
+    from then on, the first   stop after this step, exit 0         stop after this step, exit 143
+    a later one               exit 130, at once, no checkpoint     nothing, for it is already stopping
+    not stopped in time       exit 130                             exit 143
 
-Exit codes of a run that stopped in good order: 0 after SIGINT, for the user asked and was served; 143 after
-SIGTERM (128 + 15, as shells and schedulers know it), so that a scheduler sees that the run is not finished.
+A run that stopped in good order ends with 0 after SIGINT, for the user asked and was served, and with 143
+after SIGTERM (128 + 15, as shells and schedulers know it), so that a scheduler sees that it is not finished.
+"In time" is ``run.stop_timeout``: a step, an evaluation or a save that lasts longer is given up. Whenever the
+process ends, the checkpoints that were complete are as they were.
 
 A signal to one of several processes ends all of them: shared_stop.py.
 """
 
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-STDERR = 2
+from jaxpipe.training.leaving import say
+from jaxpipe.training.standing import Standing
+from jaxpipe.training.watchdog import Watchdog, hearing
 
 
 class Stop(Protocol):
@@ -38,9 +44,14 @@ class Stop(Protocol):
 
 @dataclass
 class StopRequest:
-    """The stop of one process: true once a signal came; ``received`` is the first one."""
+    """The stop of one process: true once a signal came.
+
+    received: the first signal.
+    announces: whether that is told on stderr.
+    """
 
     received: signal.Signals | None = None
+    announces: bool = True
 
     def ask(self) -> None:
         """Nothing: the handler has set it."""
@@ -60,38 +71,46 @@ def exit_code(number: int) -> int:
 
 
 @contextmanager
-def stop_on_signals(*, announces: bool = True) -> Iterator[StopRequest]:
+def stop_on_signals(
+    *,
+    announces: bool = True,
+    standing: Standing | None = None,
+    stop_timeout: float | None = None,
+    step_timeout: float | None = None,
+) -> Iterator[StopRequest]:
     """Within this context, signals set the request it gives; afterwards the old handlers are back.
 
-    In the main thread only, as Python demands. ``announces``: whether the first signal is told on stderr.
+    In the main thread only, as Python demands.
+
+    standing: what the main thread does, and how the process ends; without it, always something to be kept.
+    stop_timeout, step_timeout: seconds, see watchdog.py.
     """
-    request = StopRequest()
+    request = StopRequest(announces=announces)
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        if request.received is None:
-            request.received = signal.Signals(number)
-            if announces:
-                announce(number)
-        elif number == signal.SIGINT:
-            _say("stopped at once; the last steps have no checkpoint")
-            os._exit(128 + signal.SIGINT)  # an exception could land in any callback, and be swallowed there
+    def first(number: int) -> None:
+        request.received = signal.Signals(number)
+        if request.announces:
+            announce(number)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    if standing is None:
+        standing = Standing()
+        standing.begin("the caller's work")
+    watchdog = Watchdog(standing, first, stop_timeout=stop_timeout, step_timeout=step_timeout)
+    with hearing(watchdog) as catch_up:
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            catch_up()  # so that the main thread does not go on before the thread has decided
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield request
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def announce(number: int, whose: str = "") -> None:
     """Tell that a signal, perhaps that of another process, has been received."""
     name = " ".join(filter(None, (signal.Signals(number).name, whose)))
     again = "; press Ctrl-C again to stop at once without it" if number == signal.SIGINT and not whose else ""
-    _say(f"{name}: stopping after the current step with a checkpoint{again}")
-
-
-def _say(line: str) -> None:
-    """One line on stderr, past Python's buffers: a handler may interrupt a print, which is not reentrant."""
-    with suppress(OSError):  # nobody may be left to read it, and the checkpoint matters more
-        os.write(STDERR, f"\n{line}\n".encode())
+    say(f"\n{name}: stopping after the current step with a checkpoint{again}")

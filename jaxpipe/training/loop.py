@@ -17,6 +17,7 @@ from jaxpipe.training.interrupt import Stop
 from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
 from jaxpipe.training.progress import show_message
+from jaxpipe.training.standing import Standing
 from jaxpipe.training.state import TrainState, named_params
 from jaxpipe.training.step_log import REMEDY, DivergedError, StepLog, check_finite
 
@@ -44,6 +45,7 @@ class Loop(NamedTuple):
     evaluation: None where there is none.
     eval_every, save_every: in steps; 0 leaves only those at the end (evaluations: none).
     saves_best: whether a validation loss below all before is a reason to save.
+    standing: told what begins.
     """
 
     train_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, Any]]
@@ -59,18 +61,23 @@ class Loop(NamedTuple):
     saves_best: bool
     num_steps: int
     log: StepLog
+    standing: Standing
 
 
 def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> int:
     """From ``start`` to ``loop.num_steps``, or until ``stop``; the last step that was done."""
-    at, loss = start, None
+    standing, at, loss = loop.standing, start, None
+    standing.begin("the first step")
     if _is_due(loop, loop.eval_every, at.step) and not at.is_evaluated:
         at = at._replace(is_evaluated=_evaluate(loop, state, at.step, stop) is not None)
     loop.log.start_clock()
     while at.step < loop.num_steps and not stop:
+        standing.begin(f"step {at.step + 1}", is_timed=True)
         batch = loop.cut(next(loop.batches))
         state, metrics = loop.train_step(state, batch, loop.constants)
         at, loss = Start(at.step + 1, best_loss=at.best_loss), None
+        # the step before is waited for, and each has the whole limit for itself
+        standing.begin(f"the end of step {max(at.step - 1, start.step + 1)}", is_timed=True)
         loop.log.add(at.step, metrics)
         loop.checkpoints.check()
         stop.ask()
@@ -80,9 +87,12 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> int:
             is_best = loss is not None and loss < (math.inf if at.best_loss is None else at.best_loss)
             at = at._replace(is_evaluated=loss is not None, best_loss=loss if is_best else at.best_loss)
         if (loop.save_every and at.step % loop.save_every == 0) or (loop.saves_best and is_best):
+            _finish_step(loop, at.step)
+            standing.begin(f"saving step {at.step}")
             _save(loop, loop.to_canonical(state), at, loss)
             at = at._replace(is_saved=True)
-    loop.log.flush()
+    _finish_step(loop, at.step)
+    standing.begin(f"saving step {at.step}, the last")
     canonical = loop.to_canonical(state)
     if not at.is_saved:
         _save(loop, canonical, at, loss)
@@ -94,10 +104,16 @@ def _is_due(loop: Loop, every: int, step: int) -> bool:
     return every > 0 and (step % every == 0 or step == loop.num_steps)
 
 
+def _finish_step(loop: Loop, step: int) -> None:
+    """Wait for the step in progress, under the limit of a step."""
+    loop.standing.begin(f"the end of step {step}", is_timed=True)
+    loop.log.flush()
+
+
 def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | None:
     """The validation loss; None if ``stop`` came first."""
-    loop.log.flush()
-    loss = None if loop.evaluation is None else evaluate(loop.evaluation, state.params, stop)
+    _finish_step(loop, step)
+    loss = None if loop.evaluation is None else _validation_loss(loop, loop.evaluation, state, step, stop)
     if loss is not None:
         if not loop.log.skips:
             check_finite(step, validation_loss=loss)
@@ -110,8 +126,17 @@ def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | N
     return loss
 
 
+def _validation_loss(
+    loop: Loop, evaluation: Evaluation, state: TrainState, step: int, stop: Stop
+) -> float | None:
+    def begin(number: int) -> None:
+        text = f"evaluation after step {step}, batch {number} of {len(evaluation.batches)}"
+        loop.standing.begin(text, is_timed=True)
+
+    return evaluate(evaluation, state.params, stop, on_batch=begin)
+
+
 def _save(loop: Loop, canonical: Tree, at: Start, loss: float | None) -> None:
-    loop.log.flush()
     info = loop.checkpoint_info(at._replace(is_saved=True))
     try:
         is_known = loss is not None and math.isfinite(loss)

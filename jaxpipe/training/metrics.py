@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from jaxpipe.errors import InputError
 from jaxpipe.training.atomic_write import write_text_atomically
+from jaxpipe.training.storage import storing
 
 
 @contextmanager
@@ -27,20 +28,31 @@ def open_metrics(path: Path | str, *, resume_step: int | None = None) -> Iterato
     Raises:
         FileExistsError: a new file is asked for, but there is one.
         InputError: a line before the last is no JSON object with a step.
+        StorageError: it cannot be written.
     """
     path = Path(path)
     if resume_step is not None and path.exists():
         write_text_atomically(path, "".join(_lines_until(path, resume_step)))
-    with path.open("x" if resume_step is None else "a", encoding="utf-8") as file:
+    with storing(path):
+        file = path.open("x" if resume_step is None else "a", encoding="utf-8")
+    try:
         yield file
+    finally:
+        with storing(path):  # tries once more to write what could not be written
+            file.close()
 
 
 def write_metrics(file: TextIO, record: Mapping[str, Any]) -> None:
-    """Append ``record``, which has a ``step``, as one line. Values are texts, bools, ints, floats or None."""
+    """Append ``record``, which has a ``step``, as one line. Values are texts, bools, ints, floats or None.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
     line = {key: _finite_or_text(value) for key, value in record.items()}
     assert "step" in line, line
-    file.write(json.dumps(line, allow_nan=False) + "\n")
-    file.flush()
+    with storing(file.name):
+        file.write(json.dumps(line, allow_nan=False) + "\n")
+        file.flush()
 
 
 def _finite_or_text(value: Any) -> Any:

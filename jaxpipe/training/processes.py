@@ -10,19 +10,21 @@ Process 0 alone writes and prints; what only it can know (which checkpoint there
 
 How a process of several ends::
 
-    code            0, 143 ...  the run is over, or was asked to stop: all end alike
+    code            0, 143      the run is over, or was asked to stop: all end alike
                     2           this one or another refuses to go on: InputError
-                    1           something went wrong here or elsewhere, or another process has vanished
+                    1           something went wrong here or elsewhere, a step took longer than
+                                run.step_timeout, or another process has vanished
+                    130, 143    a signal came before the first step, or the run did not end in time after it
                     134         JAX has ended it (SIGABRT): process 0, and with it JAX's own coordination,
                                 is gone, and JAX was faster than our watch; or another one vanished while
                                 all were starting
 
-All of that happens within ``distributed.timeout`` seconds.
+All of that happens within ``distributed.timeout`` seconds. Who ends because of another one says where it
+stood itself: of a step that never ends, all sides are told.
 """
 
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -37,16 +39,18 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxpipe.config import DistributedConfig
-from jaxpipe.errors import CheckpointError, InputError
+from jaxpipe.errors import InputError
 from jaxpipe.training.devices import emulate, find_devices
-from jaxpipe.training.step_log import DivergedError
+from jaxpipe.training.endings import ending_of
+from jaxpipe.training.leaving import say, say_and_exit, show_cursor, tell
+from jaxpipe.training.standing import Standing, report
+from jaxpipe.training.storage import storing
 from jaxpipe.training.watch import (
     Address,
     Watch,
     fail,
     listen,
     open_port,
-    say_and_exit,
     say_done,
     watch_all,
     watch_first,
@@ -58,19 +62,19 @@ _SILENCE = 0.5
 _JAX_PATIENCE = 30
 """Seconds that JAX may take longer to start than we wait: the sentence is ours."""
 
-_CODES = {InputError: 2, CheckpointError: 1, DivergedError: 1, KeyboardInterrupt: 130}
-"""Errors that say all in one sentence; all others have code 1 and a traceback."""
-
 _NEWS_SECONDS = 1.0
 _BIND_ADDRESS = "JAX_COORDINATOR_BIND_ADDRESS"
 
 
 @contextmanager
-def joined(settings: DistributedConfig, *, num_devices: int) -> Iterator[None]:
+def joined(
+    settings: DistributedConfig, *, num_devices: int, standing: Standing | None = None
+) -> Iterator[None]:
     """Be one of several processes, if the settings ask for that, for as long as this context lasts.
 
     Without accelerators each process gets its share of ``num_devices`` emulated ones. An error that leaves
     this context in one of several processes ends them all, here and now: it is told, and not passed on.
+    From then on ``standing`` too ends all of them.
     """
     if settings.num_processes is None and not settings.detect:
         yield
@@ -78,12 +82,15 @@ def joined(settings: DistributedConfig, *, num_devices: int) -> Iterator[None]:
     watch = None
     try:
         watch = _start(settings, num_devices)
+        if watch is not None and standing is not None:
+            _stand_together(watch, standing)
         yield
+        with storing("the standard output"):
+            sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001 - nobody above could end the others
         _fail(watch, error)
     if watch is not None:
         say_done(watch)
-    sys.stdout.flush()
     jax.distributed.shutdown()
 
 
@@ -155,8 +162,7 @@ def _start(settings: DistributedConfig, num_devices: int) -> Watch | None:
     if settings.num_processes is not None:
         emulate(num_devices // settings.num_processes)
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM away from us
-    with _interruptible():
-        _initialize(settings)
+    _initialize(settings)
     devices = find_devices()
     _check_shares(devices)
     _keep_stdout_clean(devices)
@@ -198,18 +204,6 @@ def _initialize(settings: DistributedConfig) -> None:
             else "give distributed.coordinator a name of process 0's host and a port that is free there"
         )
         raise InputError(f"JAX must be able to join the processes, but: {cause}; {remedy}") from error
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end this process while it waits inside JAX, where Python's handler never runs."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _check_shares(devices: Sequence[jax.Device]) -> None:
@@ -284,15 +278,29 @@ def _fail(watch: Watch | None, error: BaseException) -> NoReturn:
 
     A collective fails when another process dies: the watch then says so, and this error is of no interest.
     """
-    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
-    if code is None:
+    ending = ending_of(error)
+    if ending is None:
         time.sleep(_NEWS_SECONDS)
     with suppress(OSError):  # nobody may be left to read it
-        if code is None:
+        if ending is None:
             traceback.print_exception(error)
-        elif not isinstance(error, KeyboardInterrupt):
-            print(f"train.py: {error}", file=sys.stderr)
-        sys.stderr.flush()
+            sys.stderr.flush()
+    if ending is not None and ending.sentence:
+        tell(ending.sentence)
+    code = 1 if ending is None else ending.code
     if watch is None:
-        os._exit(code or 1)
-    fail(watch, code or 1)
+        os._exit(code)
+    fail(watch, code)
+
+
+def _stand_together(watch: Watch, standing: Standing) -> None:
+    """Whatever ends this process ends the others, and says which one it was."""
+
+    def end(sentence: str, code: int) -> NoReturn:
+        show_cursor()
+        say(f"train.py: {sentence}")
+        fail(watch, code)
+
+    watch.where = lambda: report(standing)
+    standing.end = end
+    standing.process = f"process {watch.process_id} of {jax.process_count()}"

@@ -17,6 +17,18 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from jaxpipe.training.storage import storing
+
+_STDOUT = "the standard output"
+
+
+class _Console(Console):
+    """Rich's, which would end the process by itself where nobody reads stdout any more."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is handled: it goes on, to ``storing``."""
+        raise
+
 
 @dataclass(frozen=True)
 class ProgressLine:
@@ -29,7 +41,7 @@ class ProgressLine:
 
 def make_console(*, enabled: bool = True) -> Console:
     """The console of this process, on stdout; one that prints nothing unless ``enabled``."""
-    return Console(quiet=not enabled, highlight=False, markup=False)
+    return _Console(quiet=not enabled, highlight=False, markup=False)
 
 
 def show_facts(console: Console, title: str, facts: Sequence[tuple[str, str]]) -> None:
@@ -37,12 +49,12 @@ def show_facts(console: Console, title: str, facts: Sequence[tuple[str, str]]) -
     if not console.is_terminal:
         width = max((len(label) for label, _ in facts), default=0)
         for label, value in facts:
-            console.print(f"{label:<{width}}  {value}", soft_wrap=True)
+            _print(console, f"{label:<{width}}  {value}")
         return
     table = Table.grid(Column(no_wrap=True, style="cyan"), Column(overflow="fold"), padding=(0, 2))
     for label, value in facts:
         table.add_row(Text(label), Text(value))
-    console.print(Panel(table, title=Text(title), title_align="left", expand=False))
+    _print(console, Panel(table, title=Text(title), title_align="left", expand=False))
 
 
 @contextmanager
@@ -77,12 +89,19 @@ def show_step(
         f"lr {learning_rate:.1e}  eta {remaining}"
     )
     if line.bar is None:
-        line.console.print(text, soft_wrap=True)
+        _print(line.console, text)
         return
     progress, task = line.bar
-    progress.update(task, completed=step, description=text, refresh=True)
+    with storing(_STDOUT):
+        progress.update(task, completed=step, description=text, refresh=True)
 
 
 def show_message(line: ProgressLine, message: str) -> None:
     """Print a line that stays, above the bar if there is one: an evaluation, a checkpoint."""
-    line.console.print(message, soft_wrap=True)
+    _print(line.console, message)
+
+
+def _print(console: Console, what: str | Panel) -> None:
+    """Print what stays; StorageError if stdout takes nothing any more."""
+    with storing(_STDOUT):
+        console.print(what, soft_wrap=isinstance(what, str))

@@ -51,7 +51,9 @@ class SharedStop:
 def make_highest(mesh: Mesh) -> Callable[[int], Int32[Array, ""]]:
     """The greatest of the numbers that the processes of the mesh pass; it returns before that is known."""
     shards = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    compiled = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    numbers = jax.ShapeDtypeStruct((mesh.size,), np.int32, sharding=shards)
+    jitted = jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    compiled = jitted.lower(numbers).compile()  # here, and not within the first step
 
     def highest(number: int) -> Int32[Array, ""]:
         own = np.array([number], np.int32)

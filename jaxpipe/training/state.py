@@ -54,7 +54,7 @@ def state_shardings(state: TrainState, mesh: Mesh, sharding: Sharding) -> TrainS
     return to_shardings(TrainState(specs, moments), mesh)
 
 
-def make_to_canonical(state: TrainState, *, layout: Layout, mesh: Mesh) -> Callable[[TrainState], Tree]:
+def make_to_canonical(state: TrainState, *, layout: Layout, mesh: Mesh) -> jax.stages.Wrapped:
     """Turns a state shaped like ``state`` into what checkpoints hold: ``{"params", "mu", "nu", "count"}``."""
 
     def convert(state: TrainState) -> Tree:

@@ -8,7 +8,6 @@ Several processes all do the same, but the first one alone owns the directory: p
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,13 +19,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxpipe.checkpoint.checkpoints import open_checkpoints
 from jaxpipe.config import Config, DistributedConfig, faults, flatten, to_yaml
 from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
-from jaxpipe.errors import CheckpointError
+from jaxpipe.errors import NotFiniteError
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
+from jaxpipe.training.determinism import make_deterministic
 from jaxpipe.training.devices import make_mesh
+from jaxpipe.training.endings import ending_of
 from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm, square_names
 from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
+from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Loop, Start, run_loop
 from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
@@ -37,13 +39,14 @@ from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, 
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, set_aside_damaged
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
 from jaxpipe.training.shared_stop import SharedStop, make_highest
+from jaxpipe.training.standing import Standing
 from jaxpipe.training.state import TrainState, from_canonical, init_state, make_to_canonical
 from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
-from jaxpipe.training.step_log import DivergedError, StepLog
+from jaxpipe.training.step_log import StepLog
 
 
 class _Prepared(NamedTuple):
-    """All that needs no run directory."""
+    """All that needs no run directory; the evaluation is not compiled yet."""
 
     mesh: Mesh
     plan: Plan
@@ -57,20 +60,36 @@ def train(config: Config, *, dry_run: bool = False) -> int:
     """Train as ``config`` says, or with ``dry_run`` only tell what that takes; the exit code.
 
     0 when done or after SIGINT, 143 after SIGTERM, 1 when loss, gradients or parameters stop being finite
-    (such steps may be skipped, but not too many in a row) or a checkpoint cannot be written.
+    (such steps may be skipped, but not too many in a row) or something cannot be written. Signals and limits
+    may also end the whole process: interrupt.py, watchdog.py.
 
     Raises:
         InputError: the files, the devices or a checkpoint show that it cannot be done.
     """
-    if dry_run:
-        return _tell(config)
     try:
-        with joined(config.distributed, num_devices=config.mesh.dp * config.mesh.pp * config.mesh.tp):
+        if config.run.deterministic:
+            make_deterministic()
+        return _tell(config) if dry_run else _train_with_others(config)
+    except (NotFiniteError, OSError) as error:
+        ending = ending_of(error)
+        if ending is None:
+            raise
+        tell(ending.sentence)
+        return ending.code
+
+
+def _train_with_others(config: Config) -> int:
+    """Alone or as one of several processes; signals count from here."""
+    standing = Standing()
+    num_devices = config.mesh.dp * config.mesh.pp * config.mesh.tp
+    with stop_on_signals(
+        standing=standing, stop_timeout=config.run.stop_timeout, step_timeout=config.run.step_timeout
+    ) as own:
+        standing.prepare("joining the other processes")
+        with joined(config.distributed, num_devices=num_devices, standing=standing):
+            own.announces = is_first()
             # how the processes found each other is no part of what the run is
-            return _run(dataclasses.replace(config, distributed=DistributedConfig()))
-    except (DivergedError, CheckpointError) as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return 1
+            return _run(dataclasses.replace(config, distributed=DistributedConfig()), own, standing)
 
 
 def _tell(config: Config) -> int:
@@ -88,19 +107,19 @@ def _tell(config: Config) -> int:
     return 0
 
 
-def _run(config: Config) -> int:
+def _run(config: Config, own: StopRequest, standing: Standing) -> int:
     """The run of this process, alone or one of several."""
     assert config.run.dir is not None, "the parser chooses one"
-    with stop_on_signals(announces=is_first()) as own:
-        prepared = _prepare(config)
-        same_in_all(flatten(config) | {"the text's digest": prepared.batches.get_state()["text"]})
-        claimed = (
-            claim_run_directory(config.run.dir, resume=config.checkpoint.resume)
-            if is_first()
-            else nullcontext(run_directory(config.run.dir))
-        )
-        with claimed as directory:
-            return _train(config, prepared, directory, _shared(own, prepared.mesh))
+    standing.prepare("reading the text and starting the devices")
+    prepared = _prepare(config)
+    same_in_all(flatten(config) | {"the text's digest": prepared.batches.get_state()["text"]})
+    claimed = (
+        claim_run_directory(config.run.dir, resume=config.checkpoint.resume)
+        if is_first()
+        else nullcontext(run_directory(config.run.dir))
+    )
+    with claimed as directory:
+        return _train(config, prepared, directory, _shared(own, prepared.mesh), standing)
 
 
 def _shared(own: StopRequest, mesh: Mesh) -> Stop:
@@ -127,7 +146,9 @@ def _prepare(config: Config) -> _Prepared:
     return _Prepared(mesh, plan, corpus, batches, constants, evaluation)
 
 
-def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: Stop) -> int:
+def _train(
+    config: Config, prepared: _Prepared, directory: RunDirectory, stop: Stop, standing: Standing
+) -> int:
     """From the checkpoint, if there is one, to the last step."""
     mesh, plan, batches = prepared.mesh, prepared.plan, prepared.batches
     resume, config = config.checkpoint.resume, with_own_schedule(config)
@@ -136,6 +157,8 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
     console = make_console(enabled=is_first())
     keep, keeps_best = config.checkpoint.keep, config.checkpoint.keep_best
     with open_checkpoints(directory.checkpoints, keep=keep, keeps_best=keeps_best) as checkpoints:
+        standing.latest = checkpoints.latest
+        standing.prepare("reading the checkpoint and placing the weights")
         found = read_checkpoint(config, plan, mesh, checkpoints=checkpoints, batches=batches)
         start, state = _start(plan, mesh, found)
         if found:
@@ -153,19 +176,24 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
                 facts.append(("resumed", f"after step {start.step}; {found.changes}"))
             if is_other_schedule:
                 facts.append(("schedule", "the file has another one than this run had"))
+            if config.run.deterministic:
+                facts.append(("deterministic", f"XLA_FLAGS={os.environ['XLA_FLAGS']}"))
             facts += layout_facts(config, plan, mesh) + padding_facts(plan, _batch_shapes(config, mesh))
             show_facts(console, "run", facts)
+            standing.prepare("compiling the step")
             train_step, seconds = _compile(config, prepared, state)
             show_facts(console, "compiled step", compiled_facts(train_step, seconds))
+            standing.prepare("compiling the evaluation and the form of checkpoints")
+            to_canonical = make_to_canonical(state, layout=plan.program.layout, mesh=mesh)
             loop = Loop(
                 train_step=train_step,
                 constants=prepared.constants,
                 batches=batches,
                 cut=_cut_for(config, mesh),
-                to_canonical=make_to_canonical(state, layout=plan.program.layout, mesh=mesh),
+                to_canonical=to_canonical.lower(state).compile(),
                 checkpoints=checkpoints,
                 checkpoint_info=lambda at: checkpoint_info(config, batches, at),
-                evaluation=prepared.evaluation,
+                evaluation=_compile_evaluation(config, prepared, state),
                 eval_every=config.train.eval_every,
                 save_every=config.checkpoint.every,
                 saves_best=keeps_best,
@@ -178,6 +206,7 @@ def _train(config: Config, prepared: _Prepared, directory: RunDirectory, stop: S
                     skips=_skips(config),
                     max_skipped_steps=config.train.max_skipped_steps,
                 ),
+                standing=standing,
             )
             last = run_loop(loop, state, stop, start=start)
     return 0 if last >= config.train.num_steps else stop.exit_code
@@ -226,6 +255,16 @@ def _skips(config: Config) -> bool:
     return config.train.non_finite == "skip"
 
 
+def _compile_evaluation(config: Config, prepared: _Prepared, state: TrainState) -> Evaluation | None:
+    """The evaluation with its program compiled, so that its first batch takes no longer than the others."""
+    evaluation = prepared.evaluation
+    if evaluation is None:
+        return None
+    batch = _batch_shapes(config, prepared.plan.evaluation.mesh, evaluation.batches.batch_size)
+    lowered = jax.jit(evaluation.summed_loss).lower(state.params, batch, prepared.constants)
+    return evaluation._replace(summed_loss=lowered.compile())
+
+
 def _mesh(config: Config) -> Mesh:
     """The mesh; and fp32 is made to mean fp32 where an accelerator would round products to TF32 or bf16."""
 
@@ -257,7 +296,7 @@ def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree
         num_batches=config.train.eval_batches,
     )
     cut = _cut_for(config, plan.evaluation.mesh)
-    return Evaluation(jax.jit(make_loss(plan.evaluation)), batches, cut, constants)
+    return Evaluation(make_loss(plan.evaluation), batches, cut, constants)
 
 
 def _cut_for(config: Config, mesh: Mesh) -> Callable[[dict], Batch]:
@@ -271,9 +310,9 @@ def _cut_for(config: Config, mesh: Mesh) -> Callable[[dict], Batch]:
     return cut
 
 
-def _batch_shapes(config: Config, mesh: Mesh) -> Batch:
+def _batch_shapes(config: Config, mesh: Mesh, batch_size: int | None = None) -> Batch:
     return batch_shapes(
-        config.train.global_batch_size,
+        batch_size or config.train.global_batch_size,
         config.data.sequence_length,
         num_microbatches=config.pipeline.num_microbatches,
         mesh=mesh,

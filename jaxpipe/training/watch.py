@@ -25,12 +25,13 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-STDERR = 2
+from jaxpipe.training.leaving import say_and_exit
+
 LOST = 1
 """The code with which a process ends because another one has vanished."""
 
@@ -60,6 +61,7 @@ class Watch:
     """The connections of one process: of process 0 to all others, of any other to process 0.
 
     silence: seconds after which a process that sends nothing counts as lost.
+    where: what this process is doing, in words, for the sentence with which it follows another; or nothing.
     """
 
     process_id: int
@@ -67,6 +69,7 @@ class Watch:
     peers: Mapping[int, "_Peer"]
     sending: threading.Lock = field(default_factory=threading.Lock)
     is_failing: bool = False
+    where: Callable[[], str] = str
 
 
 @dataclass
@@ -135,13 +138,6 @@ def fail(watch: Watch, code: int) -> NoReturn:
     deadline = time.monotonic() + (_FAREWELL_SECONDS if watch.process_id else _LAST_FAREWELL_SECONDS)
     while time.monotonic() < deadline and not all(peer.is_gone for peer in watch.peers.values()):
         time.sleep(0.01)  # at once, closing with pings unread could take the line back
-    os._exit(code)
-
-
-def say_and_exit(sentence: str, code: int) -> NoReturn:
-    """End this process from whatever thread, past Python's buffers."""
-    with suppress(OSError):
-        os.write(STDERR, f"train.py: {sentence}\n".encode())
     os._exit(code)
 
 
@@ -222,7 +218,9 @@ def _end(watch: Watch, source: _Peer, line: str, cause: str, code: int) -> None:
     _tell(watch, line, but=source)
     if watch.process_id == 0:
         _wait_until_gone(watch)
-    say_and_exit(f"{cause}; process {watch.process_id} ends with it", code)
+    where = watch.where()
+    standing = f", while at {where}" if where else ""
+    say_and_exit(f"{cause}; process {watch.process_id} ends with it{standing}", code)
 
 
 def _wait_until_gone(watch: Watch) -> None:

@@ -33,6 +33,7 @@ NEW_VALUES = {
     "train.global_batch_size": 18,
     "model.max_position_embeddings": 16,
     "train.compute_dtype": "bfloat16",
+    "run.step_timeout": 9,
     "optimizer.warmup_steps": 3,
     "optimizer.decay_steps": 7,
     "optimizer.min_learning_rate_ratio": 0.25,

@@ -33,3 +33,10 @@ def test_a_signal_ends_it_after_the_batch_in_progress():
     evaluation, outstanding = make_evaluation([(1.0, 1)] * 5, stop, stop_at=2)
     assert evaluate(evaluation, {}, stop) is None
     assert len(outstanding) == 2
+
+
+def test_each_batch_is_told_before_it_begins():
+    evaluation, outstanding = make_evaluation([(1.0, 1)] * 3)
+    told = []
+    evaluate(evaluation, {}, StopRequest(), on_batch=lambda number: told.append((number, len(outstanding))))
+    assert told == [(1, 0), (2, 1), (3, 2)]

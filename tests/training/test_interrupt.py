@@ -76,7 +76,7 @@ def test_a_later_sigint_stops_at_once(run: Run, first):
     run.process.send_signal(signal.SIGINT)
     out, err = run.process.communicate(timeout=30)
     assert out == ""
-    assert err.strip() == "stopped at once; the last steps have no checkpoint"
+    assert err.strip() == "train.py: stopped at once; the last steps have no checkpoint"
     assert run.process.returncode == 130
 
 

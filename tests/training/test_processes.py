@@ -6,6 +6,7 @@ four ranks has an order, and Gloo's is not that of one process.
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,8 +71,9 @@ with joined(settings, num_devices=4):
 class Several:
     """Processes of one run; on leaving, those that are still alive are killed."""
 
-    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+    def __init__(self, commands: Sequence[Sequence[str]], *, cache: bool = True) -> None:
         environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+        environment |= {} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.processes = [
             subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) for command in commands
@@ -99,7 +102,7 @@ def an_address() -> str:
         return f"localhost:{server.getsockname()[1]}"
 
 
-def two(directory: Path, *flags: str) -> Several:
+def two(directory: Path, *flags: str, cache: bool = True) -> Several:
     """Start a run of two processes."""
     several = ["--distributed.coordinator", an_address(), "--distributed.num_processes", "2"]
     several += ["--distributed.timeout", "60"]
@@ -107,7 +110,8 @@ def two(directory: Path, *flags: str) -> Several:
         [
             run_command(directory, *flags, *several, "--distributed.process_id", str(number))
             for number in (0, 1)
-        ]
+        ],
+        cache=cache,
     )
 
 
@@ -174,7 +178,11 @@ def test_what_process_0_refuses_ends_all_with_its_code(whole):
     assert (first, second) == (2, 2)
     assert "must hold no other run" in errors
     assert output == ""
-    assert other_errors == "train.py: process 0 has failed and says why; process 1 ends with it\n"
+    assert re.fullmatch(
+        r"train\.py: process 0 has failed and says why; process 1 ends with it, while at .* \(for "
+        r"\d+\.\d s, at jaxpipe/.*; process 1 of 2\)\n",
+        other_errors,
+    )
 
 
 @pytest.mark.slow
@@ -196,6 +204,36 @@ def test_a_signal_to_one_process_ends_both_after_the_same_step_with_a_checkpoint
     for expected, found in zip(lines_of(tmp_path / "one")[:3], lines[:3], strict=True):
         # 1e-6: sums of four terms in another order
         assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_step_that_waits_for_a_frozen_process_ends_long_before_the_processes_time_out(tmp_path):
+    flags = ["--train.num_steps", "100000", "--train.eval_every", "0", "--run.step_timeout", "4"]
+    with two(tmp_path / "run", *flags) as several:
+        wait_for_step(several, tmp_path / "run", 3)
+        several.processes[1].send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        _, errors = several.processes[0].communicate(timeout=60)
+        assert time.monotonic() - began < 15  # silence alone would take 30
+        assert several.processes[0].returncode == 1
+    assert re.fullmatch(
+        r"train\.py: run\.step_timeout=4 seconds must be enough .* the run still is at (the end of )?step "
+        r"\d+ \(for \d\.\d s, at jaxpipe/.*; process 0 of 2\); there is no checkpoint yet; resume, .*\n",
+        errors,
+    )
+
+
+@pytest.mark.slow
+def test_a_signal_while_one_of_two_processes_compiles_ends_both_and_each_says_where_it_stood(tmp_path):
+    with two(tmp_path / "run", "--train.eval_every", "0", cache=False) as several:
+        while not several.processes[0].stdout.readline().startswith("slots per rank"):
+            assert several.processes[0].poll() is None
+        several.processes[1].send_signal(signal.SIGTERM)
+        (first, _, errors), (second, _, other_errors) = several.end(timeout=60)
+    assert (first, second) == (143, 143)
+    assert "train.py: SIGTERM while " in other_errors
+    assert "process 1 of 2): no step was done, nothing is lost" in other_errors
+    assert "process 1 has failed and says why; process 0 ends with it, while at compiling the step" in errors
 
 
 def wait_for_step(several: Several, directory: Path, step: int) -> None:
@@ -244,6 +282,30 @@ def test_a_process_whose_peers_never_come_gives_up_and_says_where_it_waited():
         f"process 1, has waited for the others at {address} in vain: two may have the same process_id, one "
         "another address, or one has refused to start; see what the others say, or raise the timeout\n"
     )
+
+
+def test_a_signal_while_the_others_are_awaited_ends_at_once(tmp_path):
+    """Inside JAX, where Python's handlers never run."""
+    address = an_address()
+    settings = ["--distributed.coordinator", address, "--distributed.num_processes", "2"]
+    command = run_command(tmp_path / "run", *settings, "--distributed.process_id", "0")
+    with Several([command]) as alone:
+        wait_until_it_listens(address)
+        alone.processes[0].send_signal(signal.SIGINT)
+        ((code, output, errors),) = alone.end(timeout=20)
+    assert (code, output) == (130, "")
+    assert errors.startswith("train.py: SIGINT while joining the other processes (for ")
+    assert errors.count("\n") == 1
+
+
+def wait_until_it_listens(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(ConnectionRefusedError), socket.create_connection((host, int(port))):
+            return
+        time.sleep(0.05)
+    raise AssertionError("nobody listens")
 
 
 def test_a_port_that_is_taken_is_told_before_jax_stumbles_over_it():

@@ -1,0 +1,40 @@
+"""The last words of a process, past Python's buffers: for handlers, threads, and where the rest hangs."""
+
+import os
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+STDERR = 2
+
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+def tell(sentence: str) -> None:
+    """One sentence on Python's stderr, from where nothing hangs; if nobody can read it, so be it."""
+    with suppress(OSError):
+        if sys.stderr is not None:
+            print(f"train.py: {sentence}", file=sys.stderr, flush=True)
+
+
+def say(line: str) -> None:
+    """One line on stderr; a handler may interrupt a print, which is not reentrant."""
+    if sys.stderr is None:  # closed from the start: its number may by now be that of another file
+        return
+    with suppress(OSError):  # nobody may be left to read it, and what comes after matters more
+        os.write(STDERR, f"{line}\n".encode())
+
+
+def say_and_exit(sentence: str, code: int) -> NoReturn:
+    """End this process from whatever thread; nothing is cleaned up but the terminal."""
+    show_cursor()
+    say(f"train.py: {sentence}")
+    os._exit(code)
+
+
+def show_cursor() -> None:
+    """A progress bar hides the cursor of its terminal: show it again, where there is one."""
+    with suppress(OSError):
+        terminal = next((number for number in (1, STDERR) if os.isatty(number)), None)
+        if terminal is not None:
+            os.write(terminal, _SHOW_CURSOR)
