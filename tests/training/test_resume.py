@@ -249,11 +249,11 @@ def test_an_evaluation_that_a_signal_cut_short_is_made_when_the_run_resumes(make
     whole, cut = make_config("whole", **changes), make_config("cut", **changes)
     expected = run(whole)
 
-    def evaluate(evaluation, params, stop):
+    def evaluate(*arguments, **others):
         evaluated.append(len(evaluated) * 2)
         if evaluated[-1] == step:
             os.kill(os.getpid(), signal.SIGINT)
-        return original(evaluation, params, stop)
+        return original(*arguments, **others)
 
     evaluated: list[int] = []
     original = loop.evaluate
