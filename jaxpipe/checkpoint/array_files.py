@@ -74,10 +74,12 @@ def _silence() -> None:
     """Let nothing be printed of an error that is raised anyway.
 
     Orbax's threads log its traceback. And where one array cannot be written, Orbax closes its event loop
-    while TensorStore writes the others; as each of them ends, it finds the loop closed, and TensorStore
-    gives that to ``sys.unraisablehook`` (with a full disk, hundreds of tracebacks; seen with 0.12.8).
+    while TensorStore writes the others: asyncio logs the errors of those that fail as well, and as each of
+    them ends, it finds the loop closed, and TensorStore gives that to ``sys.unraisablehook`` (with a full
+    disk, hundreds of tracebacks; seen with 0.12.8).
     """
     logging.getLogger("absl").addFilter(_is_not_raised_anyway)
+    logging.getLogger("asyncio").addFilter(_is_not_of_orbax)
     if not isinstance(sys.unraisablehook, _HookWithoutClosedLoops):
         sys.unraisablehook = _HookWithoutClosedLoops(sys.unraisablehook)
 
@@ -97,3 +99,9 @@ class _HookWithoutClosedLoops:
 
 def _is_not_raised_anyway(record: logging.LogRecord) -> bool:
     return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+
+def _is_not_of_orbax(record: logging.LogRecord) -> bool:
+    if record.exc_info is None or record.exc_info[2] is None:
+        return True
+    return not any("orbax" in frame.filename for frame in traceback.extract_tb(record.exc_info[2]))

@@ -279,6 +279,27 @@ def test_a_full_disk_ends_the_run_with_a_sentence_and_the_last_good_checkpoint(s
 
 
 @pytest.mark.slow
+def test_a_save_that_the_disk_has_no_room_for_ends_the_run_and_costs_no_older_one(start, undisturbed, begun):
+    """The metrics fit, the arrays of a checkpoint do not; only one checkpoint is to be kept."""
+    flags = ["--checkpoint.every", "2", "--checkpoint.keep", "1", "--checkpoint.resume"]
+    run = start(
+        "--run.dir",
+        str(begun),
+        *flags,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 * LIMIT, 4 * LIMIT)),
+        env=NO_CACHE,
+    )
+    code, errors = run.end()
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert f"checkpoint {begun.resolve() / 'checkpoints' / '6'} could not be written: " in errors
+    assert "File too large" in errors
+    assert errors.endswith("free space, then resume from step 4\n")
+    assert [path.name for path in (begun / "checkpoints").iterdir()] == ["4"]
+    assert_it_resumes_as_if_undisturbed(start, begun, undisturbed)
+
+
+@pytest.mark.slow
 def test_a_full_file_of_standard_output_ends_the_run_with_a_sentence(start, tmp_path):
     with (tmp_path / "log").open("w") as log:
         log.write("x" * LIMIT)

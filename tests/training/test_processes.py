@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxpipe.checkpoint.manifest import read_manifest, share_of
 from jaxpipe.errors import InputError
 from jaxpipe.training import processes
 
@@ -145,7 +146,8 @@ def whole(tmp_path_factory) -> dict[int, Path]:
     for number in (1, 2):
         run(
             folder / str(number),
-            *(*SQUARE, "--train.num_steps", "4", "--train.eval_every", "2"),
+            *(*SQUARE, "--train.num_steps", "4", "--train.eval_every", "2", "--checkpoint.every", "1"),
+            *("--checkpoint.keep", "3"),
             num_processes=number,
         )
     return {number: folder / str(number) for number in (1, 2)}
@@ -169,6 +171,28 @@ def test_one_process_resumes_what_two_have_saved_and_the_reverse_to_the_bit(whol
         found.append(lines_of(directory))
     assert found[0] == found[1]
     assert [line["step"] for line in found[0] if "loss" in line] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.slow
+def test_two_processes_pass_over_a_damaged_checkpoint_together(whole):
+    """The bit is in a file that process 1 hashes or in one that process 0 does: both go back to step 2."""
+    expected = None
+    for share in (0, 1):
+        directory = copy(whole[2], f"damaged-{share}")
+        folder = directory / "checkpoints" / "4"
+        name = next(iter(share_of(read_manifest(folder).files, share, 2)))
+        content = bytearray((folder / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (folder / name).write_bytes(content)
+        flags = ["--train.num_steps", "4", "--train.eval_every", "2", "--checkpoint.resume"]
+        with two(directory, *SQUARE, *flags) as several:
+            (first, output, errors), second = several.end()
+        assert (first, second) == (0, (0, "", "")), errors
+        assert errors.count("\n") == 1
+        assert f"checkpoint 4 ({name} holds other bytes" in errors
+        assert "after step 2" in output
+        expected = expected or lines_of(whole[2])
+        assert lines_of(directory) == expected
 
 
 @pytest.mark.slow
