@@ -8,31 +8,34 @@ Several processes all do the same, but the first one alone owns the directory: p
 
 import dataclasses
 import os
-import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
-from jaxpipe.checkpoint.checkpoints import open_checkpoints
-from jaxpipe.config import Config, DistributedConfig, faults, flatten, to_yaml
-from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
+from jaxpipe.checkpoint.checkpoints import Checkpoints, open_checkpoints
+from jaxpipe.config import Config, DistributedConfig, flatten, to_yaml
 from jaxpipe.errors import NotFiniteError
-from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.determinism import make_deterministic
-from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.endings import ending_of
-from jaxpipe.training.evaluation import Evaluation
-from jaxpipe.training.global_arrays import to_devices
-from jaxpipe.training.grad_norm import make_global_norm, square_names
+from jaxpipe.training.grad_norm import square_names
 from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
 from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Loop, Start, run_loop
 from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
 from jaxpipe.training.plan import Plan, make_plan
+from jaxpipe.training.preparation import (
+    Prepared,
+    compile_evaluation,
+    compile_training,
+    cut_for,
+    mesh_of,
+    prepare,
+    shapes_of,
+    skips,
+)
 from jaxpipe.training.processes import is_first, joined, same_in_all
 from jaxpipe.training.progress import make_console, open_progress, show_facts
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts
@@ -41,19 +44,7 @@ from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, ru
 from jaxpipe.training.shared_stop import SharedStop, make_highest
 from jaxpipe.training.standing import Standing
 from jaxpipe.training.state import TrainState, from_canonical, init_state, make_to_canonical
-from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
 from jaxpipe.training.step_log import StepLog
-
-
-class _Prepared(NamedTuple):
-    """All that needs no run directory; the evaluation is not compiled yet."""
-
-    mesh: Mesh
-    plan: Plan
-    corpus: Corpus
-    batches: Batches
-    constants: Tree
-    evaluation: Evaluation | None
 
 
 def train(config: Config, *, dry_run: bool = False) -> int:
@@ -99,11 +90,11 @@ def _tell(config: Config) -> int:
     emulated, and a mesh of more accelerators than are here wants ``JAX_PLATFORMS=cpu``. Where there are to
     be several processes, the first one tells.
     """
-    mesh = _mesh(config)
+    mesh = mesh_of(config)
     plan = make_plan(config, mesh)
     console = make_console(enabled=not config.distributed.process_id)
     show_facts(console, "layout", layout_facts(config, plan, mesh))
-    show_facts(console, "bytes per device", memory_facts(plan, _batch_shapes(config, mesh)))
+    show_facts(console, "bytes per device", memory_facts(plan, shapes_of(config, mesh)))
     return 0
 
 
@@ -111,7 +102,7 @@ def _run(config: Config, own: StopRequest, standing: Standing) -> int:
     """The run of this process, alone or one of several."""
     assert config.run.dir is not None, "the parser chooses one"
     standing.prepare("reading the text and starting the devices")
-    prepared = _prepare(config)
+    prepared = prepare(config)
     same_in_all(flatten(config) | {"the text's digest": prepared.batches.get_state()["text"]})
     claimed = (
         claim_run_directory(config.run.dir, resume=config.checkpoint.resume)
@@ -127,27 +118,8 @@ def _shared(own: StopRequest, mesh: Mesh) -> Stop:
     return own if jax.process_count() == 1 else SharedStop(own, make_highest(mesh), announces=is_first())
 
 
-def _prepare(config: Config) -> _Prepared:
-    """Read the text, start the devices; most of what can be refused is refused here."""
-    corpus = load_corpus(
-        config.data.path, field=config.data.field, validation_fraction=config.data.validation_fraction
-    )
-    mesh = _mesh(config)
-    plan = make_plan(config, mesh)
-    batches = Batches(
-        corpus.training,
-        sequence_length=config.data.sequence_length,
-        batch_size=config.train.global_batch_size,
-        seed=config.run.seed,
-    )
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    constants = jax.tree.map(lambda array: to_devices(array, everywhere), plan.make_constants())
-    evaluation = _make_evaluation(config, plan, corpus, constants)
-    return _Prepared(mesh, plan, corpus, batches, constants, evaluation)
-
-
 def _train(
-    config: Config, prepared: _Prepared, directory: RunDirectory, stop: Stop, standing: Standing
+    config: Config, prepared: Prepared, directory: RunDirectory, stop: Stop, standing: Standing
 ) -> int:
     """From the checkpoint, if there is one, to the last step."""
     mesh, plan, batches = prepared.mesh, prepared.plan, prepared.batches
@@ -171,45 +143,66 @@ def _train(
             open_progress(console, config.train.num_steps, start_step=start.step) as line,
         ):
             is_other_schedule = _write_config(config, directory, plan) if resume else False
-            facts = [("directory", str(directory.path)), ("text", prepared.corpus.summary)]
-            if found:
-                facts.append(("resumed", f"after step {start.step}; {found.changes}"))
-            if is_other_schedule:
-                facts.append(("schedule", "the file has another one than this run had"))
-            if config.run.deterministic:
-                facts.append(("deterministic", f"XLA_FLAGS={os.environ['XLA_FLAGS']}"))
-            facts += layout_facts(config, plan, mesh) + padding_facts(plan, _batch_shapes(config, mesh))
-            show_facts(console, "run", facts)
-            standing.prepare("compiling the step")
-            train_step, seconds = _compile(config, prepared, state)
-            show_facts(console, "compiled step", compiled_facts(train_step, seconds))
-            standing.prepare("compiling the evaluation and the form of checkpoints")
-            to_canonical = make_to_canonical(state, layout=plan.program.layout, mesh=mesh)
-            loop = Loop(
-                train_step=train_step,
-                constants=prepared.constants,
-                batches=batches,
-                cut=_cut_for(config, mesh),
-                to_canonical=to_canonical.lower(state).compile(),
-                checkpoints=checkpoints,
-                checkpoint_info=lambda at: checkpoint_info(config, batches, at),
-                evaluation=_compile_evaluation(config, prepared, state),
-                eval_every=config.train.eval_every,
-                save_every=config.checkpoint.every,
-                saves_best=keeps_best,
-                num_steps=config.train.num_steps,
-                log=StepLog(
-                    file,
-                    line,
-                    config.run.log_every,
-                    names=square_names(state.params, plan.program.layout),
-                    skips=_skips(config),
-                    max_skipped_steps=config.train.max_skipped_steps,
-                ),
-                standing=standing,
+            show_facts(console, "run", _facts(config, prepared, directory, found, is_other_schedule))
+            log = StepLog(
+                file,
+                line,
+                config.run.log_every,
+                names=square_names(state.params, plan.program.layout),
+                skips=skips(config),
+                max_skipped_steps=config.train.max_skipped_steps,
             )
+            loop = _make_loop(config, prepared, state, checkpoints=checkpoints, log=log, standing=standing)
             last = run_loop(loop, state, stop, start=start)
     return 0 if last >= config.train.num_steps else stop.exit_code
+
+
+def _facts(
+    config: Config, prepared: Prepared, directory: RunDirectory, found: Found | None, is_other_schedule: bool
+) -> list[tuple[str, str]]:
+    """What a run says about itself at its start."""
+    facts = [("directory", str(directory.path)), ("text", prepared.corpus.summary)]
+    if found:
+        facts.append(("resumed", f"after step {found.start.step}; {found.changes}"))
+    if is_other_schedule:
+        facts.append(("schedule", "the file has another one than this run had"))
+    if config.run.deterministic:
+        facts.append(("deterministic", f"XLA_FLAGS={os.environ['XLA_FLAGS']}"))
+    facts += layout_facts(config, prepared.plan, prepared.mesh)
+    return facts + padding_facts(prepared.plan, shapes_of(config, prepared.mesh))
+
+
+def _make_loop(
+    config: Config,
+    prepared: Prepared,
+    state: TrainState,
+    *,
+    checkpoints: Checkpoints,
+    log: StepLog,
+    standing: Standing,
+) -> Loop:
+    """Compile all that the loop needs, so that no step, evaluation or save has to."""
+    mesh, layout = prepared.mesh, prepared.plan.program.layout
+    standing.prepare("compiling the step")
+    train_step, seconds = compile_training(config, prepared, state)
+    show_facts(log.line.console, "compiled step", compiled_facts(train_step, seconds))
+    standing.prepare("compiling the evaluation and the form of checkpoints")
+    return Loop(
+        train_step=train_step,
+        constants=prepared.constants,
+        batches=prepared.batches,
+        cut=cut_for(config, mesh),
+        to_canonical=make_to_canonical(state, layout=layout, mesh=mesh).lower(state).compile(),
+        checkpoints=checkpoints,
+        checkpoint_info=lambda at: checkpoint_info(config, prepared.batches, at),
+        evaluation=compile_evaluation(config, prepared, state),
+        eval_every=config.train.eval_every,
+        save_every=config.checkpoint.every,
+        saves_best=config.checkpoint.keep_best,
+        num_steps=config.train.num_steps,
+        log=log,
+        standing=standing,
+    )
 
 
 def _metrics(directory: RunDirectory, resume_step: int | None) -> AbstractContextManager[TextIO]:
@@ -229,91 +222,9 @@ def _write_config(config: Config, directory: RunDirectory, plan: Plan) -> bool:
     return is_other_schedule
 
 
-def _compile(config: Config, prepared: _Prepared, state: TrainState) -> tuple[jax.stages.Compiled, float]:
-    """The compiled step, and how many seconds that took."""
-    plan, mesh = prepared.plan, prepared.mesh
-    train_step = make_train_step(
-        make_loss_and_gradients(plan.program),
-        plan.optimizer,
-        global_norm=make_global_norm(plan.program.layout, mesh),
-        skip_non_finite=_skips(config),
-    )
-    batch = _batch_shapes(config, mesh)
-    began = time.perf_counter()
-    compiled = compile_step(
-        train_step,
-        state,
-        batch,
-        constants=prepared.constants,
-        mesh=mesh,
-        sharding=plan.program.layout.sharding,
-    )
-    return compiled, time.perf_counter() - began
-
-
-def _skips(config: Config) -> bool:
-    return config.train.non_finite == "skip"
-
-
-def _compile_evaluation(config: Config, prepared: _Prepared, state: TrainState) -> Evaluation | None:
-    """The evaluation with its program compiled, so that its first batch takes no longer than the others."""
-    evaluation = prepared.evaluation
-    if evaluation is None:
-        return None
-    batch = _batch_shapes(config, prepared.plan.evaluation.mesh, evaluation.batches.batch_size)
-    lowered = jax.jit(evaluation.summed_loss).lower(state.params, batch, prepared.constants)
-    return evaluation._replace(summed_loss=lowered.compile())
-
-
-def _mesh(config: Config) -> Mesh:
-    """The mesh; and fp32 is made to mean fp32 where an accelerator would round products to TF32 or bf16."""
-
-    def fits(dp: int, pp: int, tp: int) -> bool:
-        mesh = dataclasses.replace(config.mesh, dp=dp, pp=pp, tp=tp)
-        return not faults(dataclasses.replace(config, mesh=mesh))
-
-    mesh = make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp, fits=fits)
-    if config.train.compute_dtype == "float32" and mesh.devices.flat[0].platform != "cpu":
-        jax.config.update("jax_default_matmul_precision", "float32")
-    return mesh
-
-
 def _start(plan: Plan, mesh: Mesh, found: Found | None) -> tuple[Start, TrainState]:
     """Where the loop starts, and the state there."""
     layout = plan.program.layout
     if found is None:
         return Start(), init_state(plan.init_params, plan.optimizer, layout=layout, mesh=mesh)
     return found.start, from_canonical(found.canonical, layout=layout, mesh=mesh)
-
-
-def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree) -> Evaluation | None:
-    if config.train.eval_every == 0:
-        return None
-    batches = validation_batches(
-        corpus.validation,
-        sequence_length=config.data.sequence_length,
-        batch_size=config.train.eval_batch_size or config.train.global_batch_size,
-        num_batches=config.train.eval_batches,
-    )
-    cut = _cut_for(config, plan.evaluation.mesh)
-    return Evaluation(make_loss(plan.evaluation), batches, cut, constants)
-
-
-def _cut_for(config: Config, mesh: Mesh) -> Callable[[dict], Batch]:
-    """From a batch of the host to microbatches on the devices."""
-
-    def cut(batch: dict) -> Batch:
-        return to_microbatches(
-            batch["tokens"], batch["labels"], num_microbatches=config.pipeline.num_microbatches, mesh=mesh
-        )
-
-    return cut
-
-
-def _batch_shapes(config: Config, mesh: Mesh, batch_size: int | None = None) -> Batch:
-    return batch_shapes(
-        batch_size or config.train.global_batch_size,
-        config.data.sequence_length,
-        num_microbatches=config.pipeline.num_microbatches,
-        mesh=mesh,
-    )

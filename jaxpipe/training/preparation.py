@@ -1,0 +1,139 @@
+"""What a run is made of, before it has a directory, and the programs that it compiles.
+
+Most of what can be refused is refused here: the text, the devices.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxpipe.config import Config, faults
+from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
+from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
+from jaxpipe.training.devices import make_mesh
+from jaxpipe.training.evaluation import Evaluation
+from jaxpipe.training.global_arrays import to_devices
+from jaxpipe.training.grad_norm import make_global_norm
+from jaxpipe.training.plan import Plan, make_plan
+from jaxpipe.training.state import TrainState
+from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
+
+
+class Prepared(NamedTuple):
+    """All that needs no run directory; the evaluation is not compiled yet."""
+
+    mesh: Mesh
+    plan: Plan
+    corpus: Corpus
+    batches: Batches
+    constants: Tree
+    evaluation: Evaluation | None
+
+
+def prepare(config: Config) -> Prepared:
+    """Read the text, start the devices; most of what can be refused is refused here."""
+    corpus = load_corpus(
+        config.data.path, field=config.data.field, validation_fraction=config.data.validation_fraction
+    )
+    mesh = mesh_of(config)
+    plan = make_plan(config, mesh)
+    batches = Batches(
+        corpus.training,
+        sequence_length=config.data.sequence_length,
+        batch_size=config.train.global_batch_size,
+        seed=config.run.seed,
+    )
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    constants = jax.tree.map(lambda array: to_devices(array, everywhere), plan.make_constants())
+    evaluation = _make_evaluation(config, plan, corpus, constants)
+    return Prepared(mesh, plan, corpus, batches, constants, evaluation)
+
+
+def compile_training(
+    config: Config, prepared: Prepared, state: TrainState
+) -> tuple[jax.stages.Compiled, float]:
+    """The compiled step, and how many seconds that took."""
+    plan, mesh = prepared.plan, prepared.mesh
+    train_step = make_train_step(
+        make_loss_and_gradients(plan.program),
+        plan.optimizer,
+        global_norm=make_global_norm(plan.program.layout, mesh),
+        skip_non_finite=skips(config),
+    )
+    batch = shapes_of(config, mesh)
+    began = time.perf_counter()
+    compiled = compile_step(
+        train_step,
+        state,
+        batch,
+        constants=prepared.constants,
+        mesh=mesh,
+        sharding=plan.program.layout.sharding,
+    )
+    return compiled, time.perf_counter() - began
+
+
+def skips(config: Config) -> bool:
+    """Whether a step that is not finite is skipped."""
+    return config.train.non_finite == "skip"
+
+
+def compile_evaluation(config: Config, prepared: Prepared, state: TrainState) -> Evaluation | None:
+    """The evaluation with its program compiled, so that its first batch takes no longer than the others."""
+    evaluation = prepared.evaluation
+    if evaluation is None:
+        return None
+    batch = shapes_of(config, prepared.plan.evaluation.mesh, evaluation.batches.batch_size)
+    lowered = jax.jit(evaluation.summed_loss).lower(state.params, batch, prepared.constants)
+    return evaluation._replace(summed_loss=lowered.compile())
+
+
+def mesh_of(config: Config) -> Mesh:
+    """The mesh; and fp32 is made to mean fp32 where an accelerator would round products to TF32 or bf16."""
+
+    def fits(dp: int, pp: int, tp: int) -> bool:
+        mesh = dataclasses.replace(config.mesh, dp=dp, pp=pp, tp=tp)
+        return not faults(dataclasses.replace(config, mesh=mesh))
+
+    mesh = make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp, fits=fits)
+    if config.train.compute_dtype == "float32" and mesh.devices.flat[0].platform != "cpu":
+        jax.config.update("jax_default_matmul_precision", "float32")
+    return mesh
+
+
+def cut_for(config: Config, mesh: Mesh) -> Callable[[dict], Batch]:
+    """From a batch of the host to microbatches on the devices."""
+
+    def cut(batch: dict) -> Batch:
+        return to_microbatches(
+            batch["tokens"], batch["labels"], num_microbatches=config.pipeline.num_microbatches, mesh=mesh
+        )
+
+    return cut
+
+
+def shapes_of(config: Config, mesh: Mesh, batch_size: int | None = None) -> Batch:
+    """Shapes and shardings of a batch on the devices; of a training step, unless the size is given."""
+    return batch_shapes(
+        batch_size or config.train.global_batch_size,
+        config.data.sequence_length,
+        num_microbatches=config.pipeline.num_microbatches,
+        mesh=mesh,
+    )
+
+
+def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree) -> Evaluation | None:
+    if config.train.eval_every == 0:
+        return None
+    batches = validation_batches(
+        corpus.validation,
+        sequence_length=config.data.sequence_length,
+        batch_size=config.train.eval_batch_size or config.train.global_batch_size,
+        num_batches=config.train.eval_batches,
+    )
+    cut = cut_for(config, plan.evaluation.mesh)
+    return Evaluation(make_loss(plan.evaluation), batches, cut, constants)
