@@ -15,9 +15,8 @@ def main() -> int:
 
     try:
         command = parse(sys.argv[1:])
-        from jaxpipe.training.trainer import (
-            train,
-        )  # loads JAX: nothing is wrong with the configuration by now
+        # loads JAX: nothing is wrong with the configuration by now
+        from jaxpipe.training.trainer import train
 
         code = train(command.config, dry_run=command.dry_run)
     except InputError as error:
@@ -41,4 +40,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    sys.exit(main())
+    code = main()
+    if code == 1:  # of a save that failed threads may still be at work, and stumble while Python ends
+        os._exit(code)
+    sys.exit(code)

@@ -6,6 +6,7 @@ Process 0 alone writes and prints; what only it can know (which checkpoint there
     joined         jax.distributed, then the watch over each other (watch.py), until the run is over
     from_first     a value of process 0, in all processes
     first_said     a sentence of any process, in all of them
+    wait_for_all   until all have come as far
     same_in_all    refuse to start with different configurations or texts, and say what differs
 
 How a process of several ends::
@@ -102,6 +103,12 @@ def is_first() -> bool:
 def from_first(value: int) -> int:
     """Process 0's ``value``, in all processes; all must ask."""
     return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def wait_for_all() -> None:
+    """Return when all processes have come here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("all are here")
 
 
 def first_said(text: str | None) -> str | None:

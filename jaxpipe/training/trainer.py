@@ -36,7 +36,7 @@ from jaxpipe.training.preparation import (
     shapes_of,
     skips,
 )
-from jaxpipe.training.processes import is_first, joined, same_in_all
+from jaxpipe.training.processes import is_first, joined, same_in_all, wait_for_all
 from jaxpipe.training.progress import make_console, open_progress, show_facts
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, set_aside_damaged
@@ -153,6 +153,9 @@ def _train(
                 max_skipped_steps=config.train.max_skipped_steps,
             )
             loop = _make_loop(config, prepared, state, checkpoints=checkpoints, log=log, standing=standing)
+            # else the first step would have to wait for those that compile longer
+            standing.prepare("waiting until all processes have compiled")
+            wait_for_all()
             last = run_loop(loop, state, stop, start=start)
     return 0 if last >= config.train.num_steps else stop.exit_code
 

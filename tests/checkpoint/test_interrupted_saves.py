@@ -37,11 +37,18 @@ with open_checkpoints(sys.argv[1], keep=2) as checkpoints:
 """
 
 FILL_THE_DISK = """
-with open_checkpoints(sys.argv[1], keep=1) as checkpoints:
-    checkpoints.save(1, arrays(1), {"step": 1})
-    checkpoints.wait()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-    checkpoints.save(2, arrays(2), {"step": 2})
+import os
+from jaxpipe.errors import CheckpointError
+
+try:
+    with open_checkpoints(sys.argv[1], keep=1) as checkpoints:
+        checkpoints.save(1, arrays(1), {"step": 1})
+        checkpoints.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+        checkpoints.save(2, arrays(2), {"step": 2})
+except CheckpointError as error:
+    print(error, file=sys.stderr, flush=True)
+    os._exit(1)
 """
 
 
@@ -88,7 +95,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before(tmp_path: Pat
     assert f"checkpoint {tmp_path / '2'} could not be written" in errors
     assert "File too large" in errors
     assert "free space, then resume from step 1" in errors
-    assert errors.count("Traceback") == 2  # this program's own, of the error and its cause
+    assert errors.count("\n") == 1
     assert complete_steps(tmp_path) == (1,)
     assert_whole(tmp_path, 1)
     with open_checkpoints(tmp_path, keep=1) as checkpoints:

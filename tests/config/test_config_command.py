@@ -262,7 +262,10 @@ def test_the_forms_that_help_shows_are_read(write_yaml):
         if key.hint is bool and path != "checkpoint.resume":
             forms = {"True": True, "False": False}
         for word, value in forms.items():
-            needed = {"pipeline.reverse_backward": "--pipeline.schedule=gpipe"}.get(path, "--mesh.tp=2")
+            needed = {
+                "pipeline.reverse_backward": "--pipeline.schedule=gpipe",
+                "checkpoint.keep_best": "--train.eval_every=1",
+            }.get(path, "--mesh.tp=2")
             config = parse([write_yaml(), f"--{path}", word, needed, "--dry-run"]).config
             assert path == "run.dir" or flatten(config)[path] is value
 

@@ -31,6 +31,7 @@ NEW_VALUES = {
     "mesh.pp": 3,
     "mesh.tp": 2,
     "train.global_batch_size": 18,
+    "train.eval_batch_size": 24,
     "model.max_position_embeddings": 16,
     "train.compute_dtype": "bfloat16",
     "run.step_timeout": 9,
@@ -46,6 +47,7 @@ NEW_VALUES = {
 
 
 NEEDED = {
+    "checkpoint.keep_best": ("--train.eval_every", "1"),
     "pipeline.reverse_backward": ("--pipeline.schedule", "gpipe"),
     "pipeline.memory_limit": ("--pipeline.schedule", "auto"),
     "mesh.sequence_parallel": ("--mesh.tp", "2"),

@@ -211,6 +211,7 @@ def make_log(
     *, skips: bool, max_skipped_steps: int = 10, log_every: int = 1, num_steps: int = 100
 ) -> tuple[StepLog, io.StringIO]:
     file = io.StringIO()
+    file.name = "metrics.jsonl"
     names = square_names(GRADIENTS.init(), GRADIENTS.layout)
     line = ProgressLine(make_console(), num_steps, None)
     return StepLog(file, line, log_every, names, skips=skips, max_skipped_steps=max_skipped_steps), file
