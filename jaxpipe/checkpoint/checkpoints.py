@@ -20,7 +20,10 @@ Of several processes each writes its own shards, so all must save, and see the s
 makes, renames and deletes folders.
 """
 
+import errno
 import json
+import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,13 +35,15 @@ from typing import Any, NamedTuple, Self
 import jax
 
 from jaxpipe.checkpoint import array_files, manifest, step_folders
-from jaxpipe.checkpoint.fingerprint import examine
+from jaxpipe.checkpoint.fingerprint import compile_examination, examine
 from jaxpipe.checkpoint.manifest import Manifest, StoredArray
 from jaxpipe.checkpoint.template import check_arrays, check_template, named_leaves
-from jaxpipe.errors import CheckpointError, DamagedError, InputError, NotFiniteError
+from jaxpipe.errors import CheckpointError, DamagedError, InputError, NotFiniteError, first_line
 from jaxpipe.units import format_bytes
 
 _MAX_NAMED = 5
+_NO_SPACE = {os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
+_LOGGER = logging.getLogger(__name__)
 
 
 def open_checkpoints(directory: Path | str, *, keep: int, keeps_best: bool = False) -> "Checkpoints":
@@ -51,6 +56,8 @@ def open_checkpoints(directory: Path | str, *, keep: int, keeps_best: bool = Fal
     path = Path(directory).resolve()
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} must be the directory of the checkpoints, but it is a file; move it away")
+    if Path(directory).is_symlink() and not path.exists():
+        raise InputError(f"{directory} leads to {path}, which is not there; bring it back, or unlink it")
     if _is_first():
         path.mkdir(parents=True, exist_ok=True)
     return Checkpoints(path, keep=keep, keeps_best=keeps_best)
@@ -75,6 +82,7 @@ class Checkpoints:
         self.keeps_best = keeps_best
         self._saving: _Saving | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
+        self._examination: jax.stages.Compiled | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +90,16 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except CheckpointError as failed:
+            if error is None:
+                raise
+            _LOGGER.warning("%s", failed)  # what is under way is told as well
+
+    def compile_for(self, like: Any) -> None:
+        """Compile now what a ``save`` runs, for arrays like these ``jax.ShapeDtypeStruct`` with shardings."""
+        self._examination = compile_examination(named_leaves(like))
 
     def steps(self) -> tuple[int, ...]:
         """The steps of all that has a step's number for a name, ascending, whole or not."""
@@ -118,7 +135,7 @@ class Checkpoints:
         check_arrays(named)
         _check_info(info)
         saved_at = datetime.now(UTC).isoformat(timespec="seconds")
-        stored = _examined(step, named)
+        stored = _examined(step, named, self._examination)
         folder = step_folders.unfinished_folder(self.directory, step)
 
         def finish(wait_for_files: Callable[[], None]) -> None:
@@ -127,7 +144,9 @@ class Checkpoints:
                 return
             files = manifest.hash_files(folder)
             manifest.write_manifest(folder, Manifest(step, saved_at, validation_loss, info, stored, files))
-            step_folders.publish(self.directory, step)
+            in_the_way = step_folders.publish(self.directory, step)
+            if in_the_way is not None:
+                _LOGGER.warning("%s was no checkpoint of step %d, and is set aside", in_the_way, step)
             step_folders.remove_old(self.directory, keep=self.keep, keeps_best=self.keeps_best)
 
         try:
@@ -138,6 +157,15 @@ class Checkpoints:
         except Exception as error:
             raise self._not_written(step, error) from error
         self._saving = _Saving(step, self._thread.submit(finish, wait_for_files))
+
+    def add_validation_loss(self, step: int, validation_loss: float | None, info: Mapping[str, Any]) -> None:
+        """Record what an evaluation has found of a complete checkpoint after it was saved.
+
+        Process 0 alone may. DamagedError if there is no complete checkpoint of that step.
+        """
+        _check_info(info)
+        found = self.read_manifest(step)._replace(validation_loss=validation_loss, info=info)
+        manifest.write_manifest(step_folders.step_folder(self.directory, step), found)
 
     def check(self) -> None:
         """Raise CheckpointError if the last save has failed; waits for nothing."""
@@ -204,15 +232,27 @@ class Checkpoints:
         try:
             arrays = array_files.read(folder / array_files.FOLDER, wanted)
         except Exception as error:
-            raise CheckpointError(f"checkpoint {folder} could not be read: {_first_line(error)}") from error
+            raise CheckpointError(f"checkpoint {folder} could not be read: {first_line(error)}") from error
         found = {name: examined.fingerprint for name, examined in examine(arrays).items()}
         if changed := list(manifest.changed_arrays(stored, found)):
             raise DamagedError(f"the values of {_some(changed)} are not those that were saved")
         return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted])
 
     def set_aside(self, step: int) -> Path:
-        """Rename what is damaged, so that ``step`` can be saved; the new path. Process 0 alone may."""
-        return step_folders.set_aside(self.directory, step)
+        """Rename what is damaged, so that ``step`` can be saved; the new path. Process 0 alone may.
+
+        Raises:
+            CheckpointError: the directory cannot be written.
+        """
+        try:
+            return step_folders.set_aside(self.directory, step)
+        except OSError as error:
+            folder = step_folders.step_folder(self.directory, step)
+            raise CheckpointError(f"{folder} cannot be renamed: {first_line(error)}; mend that") from error
+
+    def num_set_aside(self) -> int:
+        """How many damaged ones lie there under another name."""
+        return len(step_folders.damaged_folders(self.directory))
 
     def _make_room(self, step: int) -> None:
         latest = self.latest()
@@ -232,12 +272,18 @@ class Checkpoints:
     def _not_written(self, step: int, error: Exception) -> CheckpointError:
         """What to raise instead of ``error``; what there is of the checkpoint gives its space back."""
         if _is_first():
-            shutil.rmtree(step_folders.unfinished_folder(self.directory, step), ignore_errors=True)
-        folder, latest = step_folders.step_folder(self.directory, step), self.latest()
+            step_folders.remove_unfinished(self.directory, step)
+        folder, latest = step_folders.step_folder(self.directory, step), self._latest_if_readable()
         again = "start again" if latest is None else f"resume from step {latest}"
-        return CheckpointError(
-            f"checkpoint {folder} could not be written: {_first_line(error)}; free space, then {again}"
-        )
+        cause = first_line(error)
+        remedy = "free space" if cause in _NO_SPACE or "left" in cause else "mend that"
+        return CheckpointError(f"checkpoint {folder} could not be written: {cause}; {remedy}, then {again}")
+
+    def _latest_if_readable(self) -> int | None:
+        try:
+            return self.latest()
+        except CheckpointError:  # the folder is gone, which is what was not written to
+            return None
 
 
 def _is_first() -> bool:
@@ -245,9 +291,11 @@ def _is_first() -> bool:
     return jax.process_index() == 0
 
 
-def _examined(step: int, named: Mapping[str, jax.Array]) -> dict[str, StoredArray]:
+def _examined(
+    step: int, named: Mapping[str, jax.Array], compiled: jax.stages.Compiled | None
+) -> dict[str, StoredArray]:
     """The arrays as the manifest records them; NotFiniteError if they must not be saved."""
-    examined = examine(named)
+    examined = examine(named, compiled=compiled)
     bad = {name: found.num_not_finite for name, found in examined.items() if found.num_not_finite}
     if bad:
         counts = [f"{number} of {named[name].size} in {name}" for name, number in bad.items()]
@@ -274,7 +322,3 @@ def _check_info(info: Mapping[str, Any]) -> None:
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

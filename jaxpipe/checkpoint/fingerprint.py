@@ -30,12 +30,20 @@ class Examined(NamedTuple):
     num_not_finite: int
 
 
-def examine(arrays: Mapping[str, Array]) -> dict[str, Examined]:
+def compile_examination(arrays: Mapping[str, Array | jax.ShapeDtypeStruct]) -> jax.stages.Compiled:
+    """The program that ``examine`` runs on arrays of these shapes, dtypes and shardings."""
+    return _examine.lower(dict(arrays)).compile()
+
+
+def examine(
+    arrays: Mapping[str, Array], *, compiled: jax.stages.Compiled | None = None
+) -> dict[str, Examined]:
     """Look at every element of each array, on the devices that hold it.
 
-    Of several processes all must ask; each gets the same answer.
+    Of several processes all must ask; each gets the same answer. Unless ``compiled`` is given, the program
+    is compiled for arrays that are not like any before.
     """
-    found = jax.device_get(_examine(dict(arrays)))
+    found = jax.device_get((compiled or _examine)(dict(arrays)))
     return {
         name: Examined("".join(f"{lane:08x}" for lane in lanes), int(count))
         for name, (*lanes, count) in found.items()
@@ -67,6 +75,7 @@ def _sums(array: Array) -> tuple[UInt32[Array, ""], ...]:
 
 def _bits(array: Array) -> UInt32[Array, "..."]:
     """The elements, of up to 4 bytes, as integers of 32 bits."""
+    assert array.dtype.itemsize <= 4, array.dtype
     if array.dtype == jnp.bool_:
         return array.astype(jnp.uint32)
     return jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}").astype(jnp.uint32)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxpipe.checkpoint import array_files
 from jaxpipe.checkpoint.fingerprint import Examined, examine
 from jaxpipe.checkpoint.manifest import StoredArray
-from jaxpipe.errors import CheckpointError
+from jaxpipe.errors import CheckpointError, first_line
 
 
 class Difference(NamedTuple):
@@ -67,5 +67,4 @@ def _read(folder: Path, name: str, stored: StoredArray) -> jax.Array:
     try:
         return array_files.read(folder / array_files.FOLDER, {name: like})[name]
     except Exception as error:
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(f"{name} of checkpoint {folder} cannot be read: {cause}") from error
+        raise CheckpointError(f"{name} of checkpoint {folder} cannot be read: {first_line(error)}") from error

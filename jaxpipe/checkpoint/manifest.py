@@ -11,6 +11,7 @@ Files are hashed by SHA-256, as ``sha256sum`` does; arrays by fingerprint.py, wh
 and not how they lie in files or on devices.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -20,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxpipe.errors import DamagedError
+from jaxpipe.errors import CheckpointError, DamagedError, InputError
 
 FILE_NAME = "manifest.json"
 
@@ -94,23 +95,30 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises:
         DamagedError: there is none, or it is not what was written; the message is what is wrong with it.
+        CheckpointError: it cannot be read for other reasons than damage.
+        InputError: another jaxpipe has written it.
     """
     try:
         text = (folder / FILE_NAME).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DamagedError(f"it has no {FILE_NAME}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DamagedError(f"its {FILE_NAME} cannot be read ({error})") from error
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"its {FILE_NAME} is torn or was changed") from error
+    except OSError as error:
+        raise DamagedError(f"its {FILE_NAME} {_unreadable(folder / FILE_NAME, error)}") from error
     try:
         content = json.loads(text)
         seal = content.pop(_SEAL)
         is_own = seal == _hash_of(content)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DamagedError(f"its {FILE_NAME} is torn or was changed") from error
     if not is_own:
         raise DamagedError(f"its {FILE_NAME} was changed after it was written")
     if (found := content.get("format")) != _FORMAT:
-        raise DamagedError(f"its {FILE_NAME} has format {found}, and this jaxpipe reads {_FORMAT}")
+        raise InputError(
+            f"{folder / FILE_NAME} has format {found}, but this jaxpipe reads {_FORMAT}; "
+            "use the one that wrote it"
+        )
     return Manifest(
         content["step"],
         content["saved_at"],
@@ -140,7 +148,11 @@ def hash_files(folder: Path) -> dict[str, StoredFile]:
 
 
 def find_damage(folder: Path, files: Mapping[str, StoredFile]) -> str | None:
-    """What is wrong with these files of ``folder``, in words; None if they are what was written."""
+    """What is wrong with these files of ``folder``, in words; None if they are what was written.
+
+    Raises:
+        CheckpointError: one cannot be read for other reasons than damage.
+    """
     with ThreadPoolExecutor(_num_threads()) as pool:
         damage = [text for text in pool.map(lambda item: _damage_of(folder, *item), files.items()) if text]
     if len(damage) > _MAX_NAMED:
@@ -187,10 +199,17 @@ def _damage_of(folder: Path, name: str, wanted: StoredFile) -> str | None:
     except FileNotFoundError:
         return f"{name} is missing"
     except OSError as error:
-        return f"{name} cannot be read ({error.strerror or error})"
+        return f"{name} {_unreadable(folder / name, error)}"
     if found.size != wanted.size:
         return f"{name} has {found.size} bytes of {wanted.size}"
     return None if found.sha256 == wanted.sha256 else f"{name} holds other bytes than were written"
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    """In words, if the disk has lost it; raises CheckpointError where only the reading failed."""
+    if error.errno != errno.EIO:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}; mend that first") from error
+    return f"cannot be read ({error.strerror})"
 
 
 def _num_threads() -> int:

@@ -16,19 +16,24 @@ are ordered as numbers. Only one process writes to a directory: training/run_dir
 
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxpipe.checkpoint.manifest import Manifest, read_manifest, sync_folder
-from jaxpipe.errors import DamagedError
+from jaxpipe.errors import CheckpointError, DamagedError
 
 UNFINISHED = ".unfinished"
 DELETING = ".deleting"
 DAMAGED = ".damaged"
 
+_PATIENCE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+_TIMES_ABSENT = 3
 _NUMBER = re.compile("0|[1-9][0-9]*")
+_ASIDE = re.compile(rf"({_NUMBER.pattern}){re.escape(DAMAGED)}(-\d+)?")
 _LEFTOVER = re.compile(f"({_NUMBER.pattern})({re.escape(UNFINISHED)}|{re.escape(DELETING)})")
 
 
@@ -56,8 +61,8 @@ def entries(directory: Path) -> tuple[Entry, ...]:
 
 
 def numbered_steps(directory: Path) -> tuple[int, ...]:
-    """The steps of ``entries``, ascending."""
-    return tuple(sorted(int(path.name) for path in directory.iterdir() if _NUMBER.fullmatch(path.name)))
+    """The steps of ``entries``, ascending; CheckpointError if the directory cannot be read."""
+    return tuple(sorted(int(name) for name in _names(directory) if _NUMBER.fullmatch(name)))
 
 
 def complete_steps(directory: Path) -> tuple[int, ...]:
@@ -73,13 +78,16 @@ def read_complete(directory: Path, step: int) -> Manifest:
     return manifest
 
 
-def publish(directory: Path, step: int) -> None:
-    """What was written to the unfinished folder becomes the checkpoint of ``step``."""
+def publish(directory: Path, step: int) -> Path | None:
+    """What was written to the unfinished folder becomes the checkpoint of ``step``.
+
+    What has its name and is no checkpoint is set aside: its new path, or None.
+    """
     final = step_folder(directory, step)
-    if final.exists():
-        set_aside(directory, step)
+    in_the_way = set_aside(directory, step) if final.exists() else None
     unfinished_folder(directory, step).rename(final)
     sync_folder(directory)
+    return in_the_way
 
 
 def set_aside(directory: Path, step: int) -> Path:
@@ -104,19 +112,52 @@ def remove_old(directory: Path, *, keep: int, keeps_best: bool) -> None:
     best = best_step(directory) if keeps_best else None
     for step in complete_steps(directory)[:-keep]:
         if step != best:
-            doomed = step_folder(directory, step).rename(directory / f"{step}{DELETING}")
-            shutil.rmtree(doomed)
+            _delete(step_folder(directory, step).rename(directory / f"{step}{DELETING}"))
 
 
 def remove_leftovers(directory: Path) -> None:
     """Delete what a killed or failed save, or a killed deletion, has left. Nothing may be in progress."""
     for path in leftovers(directory):
-        shutil.rmtree(path)
+        _delete(path)
+
+
+def remove_unfinished(directory: Path, step: int) -> None:
+    """Delete what a failed save has left, though threads of it may still be writing there.
+
+    Until it stays away, but for some seconds at most: the next save deletes it anyway.
+    """
+    folder = unfinished_folder(directory, step)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    num_absent = 0
+    while num_absent < _TIMES_ABSENT and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(_PAUSE_SECONDS)
+        num_absent = 0 if folder.exists() else num_absent + 1
 
 
 def leftovers(directory: Path) -> Iterator[Path]:
     """The folders that ``remove_leftovers`` would delete."""
-    yield from sorted(path for path in directory.iterdir() if _LEFTOVER.fullmatch(path.name))
+    yield from sorted(directory / name for name in _names(directory) if _LEFTOVER.fullmatch(name))
+
+
+def damaged_folders(directory: Path) -> list[str]:
+    """The names of what was set aside."""
+    return sorted(name for name in _names(directory) if _ASIDE.fullmatch(name))
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return [path.name for path in directory.iterdir()]
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be read: {error.strerror or error}; mend that") from error
+
+
+def _delete(path: Path) -> None:
+    """A folder with all that is in it; of a link, the link alone."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
 
 
 def _entry(directory: Path, step: int) -> Entry:

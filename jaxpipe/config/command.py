@@ -22,7 +22,7 @@ from jaxpipe.config.flags import read_command_line
 from jaxpipe.config.help_page import print_help
 from jaxpipe.config.keys import assemble, keys, sections
 from jaxpipe.config.process_rules import has_several_processes
-from jaxpipe.config.rules import run_directory_fault, value_faults
+from jaxpipe.config.rules import RUN_FILES, run_directory_fault, value_faults
 from jaxpipe.config.sections import Config
 from jaxpipe.config.values import convert, describe
 from jaxpipe.config.xla_flags import VARIABLE, check_determinism
@@ -60,6 +60,8 @@ def parse(argv: Sequence[str]) -> Command:
         for word in line.files[1:]
     ]
     run_directory, fault = _choose_run_directory(values, file=file)
+    if not fault and (message := _moved_run_fault(values, file=file, flags=line.source)):
+        fault = Fault(message, file)
     if fault and not line.dry_run:
         found.append(fault)
     _exit_if(found)
@@ -121,6 +123,20 @@ def _choose_run_directory(values: dict[str, Any], *, file: str) -> tuple[str, Fa
         return directory, None
     message = run_directory_fault(directory, resume=resume)
     return directory, Fault(message) if message else None
+
+
+def _moved_run_fault(values: dict[str, Any], *, file: str, flags: Source) -> str:
+    """A run that was moved or copied still has the old place in its config.yaml: which one is meant?"""
+    here, there = Path(file).resolve().parent, values.get("run.dir")
+    is_of_a_run = Path(file).name == RUN_FILES[0] and (here / RUN_FILES[1]).exists()
+    is_given = any(assignment.path == "run.dir" for assignment in flags.assignments)
+    resumes = values.get("checkpoint.resume") and there is not None
+    if not (resumes and is_of_a_run) or is_given or Path(there or "").resolve() == here:
+        return ""
+    return (
+        f"run.dir={there} is not where this configuration of a run lies now; give --run.dir {here} to resume "
+        f"the run here, or --run.dir {there} for the one there"
+    )
 
 
 def _exit_if(faults: Sequence[Fault]) -> None:

@@ -1,11 +1,16 @@
 """The last words of a process, past Python's buffers: for handlers, threads, and where the rest hangs."""
 
 import os
+import select
 import sys
 from contextlib import suppress
 from typing import NoReturn
 
 STDERR = 2
+
+_PATIENCE_WITH_READER = 1.0
+_ALWAYS_FITS = 4096
+"""Bytes that a pipe takes at once if it takes any (PIPE_BUF on Linux)."""
 
 _SHOW_CURSOR = b"\x1b[?25h"
 
@@ -22,7 +27,8 @@ def say(line: str) -> None:
     if sys.stderr is None:  # closed from the start: its number may by now be that of another file
         return
     with suppress(OSError):  # nobody may be left to read it, and what comes after matters more
-        os.write(STDERR, f"{line}\n".encode())
+        if select.select([], [STDERR], [], _PATIENCE_WITH_READER)[1]:  # a pipe that is full would block
+            os.write(STDERR, f"{line}\n".encode()[:_ALWAYS_FITS])
 
 
 def say_and_exit(sentence: str, code: int) -> NoReturn:

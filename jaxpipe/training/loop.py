@@ -16,6 +16,7 @@ from jaxpipe.training.evaluation import Evaluation, evaluate
 from jaxpipe.training.interrupt import Stop
 from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
+from jaxpipe.training.processes import is_first
 from jaxpipe.training.progress import show_message
 from jaxpipe.training.standing import Standing
 from jaxpipe.training.state import TrainState, named_params
@@ -64,12 +65,12 @@ class Loop(NamedTuple):
     standing: Standing
 
 
-def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> int:
-    """From ``start`` to ``loop.num_steps``, or until ``stop``; the last step that was done."""
+def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> bool:
+    """From ``start`` to ``loop.num_steps``, or until ``stop``; whether all is done, the evaluations too."""
     standing, at, loss = loop.standing, start, None
     standing.begin("the first step")
     if _is_due(loop, loop.eval_every, at.step) and not at.is_evaluated:
-        at = at._replace(is_evaluated=_evaluate(loop, state, at.step, stop) is not None)
+        at = _evaluate_start(loop, state, at, stop)
     loop.log.start_clock()
     while at.step < loop.num_steps and not stop:
         standing.begin(f"step {at.step + 1}", is_timed=True)
@@ -84,7 +85,7 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> int:
         is_best = False
         if _is_due(loop, loop.eval_every, at.step):
             loss = _evaluate(loop, state, at.step, stop)
-            is_best = loss is not None and loss < (math.inf if at.best_loss is None else at.best_loss)
+            is_best = _is_best(loss, at)
             at = at._replace(is_evaluated=loss is not None, best_loss=loss if is_best else at.best_loss)
         if (loop.save_every and at.step % loop.save_every == 0) or (loop.saves_best and is_best):
             _finish_step(loop, at.step)
@@ -97,11 +98,36 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> int:
     if not at.is_saved:
         _save(loop, canonical, at, loss)
     _finish(loop, canonical, at.step)
-    return at.step
+    is_evaluated = at.is_evaluated or not _is_due(loop, loop.eval_every, at.step)
+    return at.step >= loop.num_steps and is_evaluated
 
 
 def _is_due(loop: Loop, every: int, step: int) -> bool:
     return every > 0 and (step % every == 0 or step == loop.num_steps)
+
+
+def _is_best(loss: float | None, at: Start) -> bool:
+    return loss is not None and loss < (math.inf if at.best_loss is None else at.best_loss)
+
+
+def _known(loss: float | None) -> float | None:
+    """What a checkpoint can record: None for what is not finite."""
+    return loss if loss is not None and math.isfinite(loss) else None
+
+
+def _evaluate_start(loop: Loop, state: TrainState, at: Start, stop: Stop) -> Start:
+    """An evaluation before any step: of the initial weights, or one that a signal cut short.
+
+    The checkpoint of that step, which was saved without its loss, gets it now.
+    """
+    loss = _evaluate(loop, state, at.step, stop)
+    if loss is None:
+        return at
+    is_best = at.step > 0 and _is_best(loss, at)
+    at = at._replace(is_evaluated=True, best_loss=loss if is_best else at.best_loss)
+    if at.is_saved and is_first():
+        loop.checkpoints.add_validation_loss(at.step, _known(loss), loop.checkpoint_info(at))
+    return at
 
 
 def _finish_step(loop: Loop, step: int) -> None:
@@ -139,8 +165,7 @@ def _validation_loss(
 def _save(loop: Loop, canonical: Tree, at: Start, loss: float | None) -> None:
     info = loop.checkpoint_info(at._replace(is_saved=True))
     try:
-        is_known = loss is not None and math.isfinite(loss)
-        loop.checkpoints.save(at.step, canonical, info, validation_loss=loss if is_known else None)
+        loop.checkpoints.save(at.step, canonical, info, validation_loss=_known(loss))
     except NotFiniteError as error:
         raise DivergedError(f"{error}. {REMEDY}") from error
     loop.log.start_clock()

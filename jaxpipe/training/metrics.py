@@ -65,7 +65,7 @@ def _finite_or_text(value: Any) -> Any:
 
 def _lines_until(path: Path, resume_step: int) -> Iterator[str]:
     """The whole lines of steps up to ``resume_step``, without a ``final`` one, each with its newline."""
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, start=1):
         record = _record(line)
         if record is None and number < len(lines):

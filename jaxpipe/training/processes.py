@@ -40,7 +40,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxpipe.config import DistributedConfig
-from jaxpipe.errors import InputError
+from jaxpipe.errors import InputError, first_line
 from jaxpipe.training.devices import emulate, find_devices
 from jaxpipe.training.endings import ending_of
 from jaxpipe.training.leaving import say, say_and_exit, show_cursor, tell
@@ -204,7 +204,7 @@ def _initialize(settings: DistributedConfig) -> None:
             shutdown_timeout_seconds=settings.timeout,
         )
     except (ValueError, RuntimeError) as error:
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        cause = first_line(error)
         remedy = (
             "start it by srun or mpirun, or give distributed.coordinator, num_processes and process_id"
             if settings.detect

@@ -1,6 +1,5 @@
 """Where a run starts: anew, or after its newest whole checkpoint."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -14,9 +13,11 @@ from jaxpipe.config import Config, to_yaml
 from jaxpipe.data import Batches
 from jaxpipe.errors import DamagedError, InputError
 from jaxpipe.pipeline import Tree
+from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Start
 from jaxpipe.training.plan import Plan
 from jaxpipe.training.processes import first_said, from_first, is_first
+from jaxpipe.training.run_directory import RunDirectory
 from jaxpipe.training.state import canonical_template
 
 NO_STEP = -1
@@ -87,17 +88,38 @@ def read_checkpoint(
     return None
 
 
+def refuse_lost(directory: RunDirectory, checkpoints: Checkpoints) -> None:
+    """Of a run that resumes and has no checkpoint: refuse if it had some, else warn.
+
+    Raises:
+        InputError: its metrics say that it has ended, or damaged checkpoints were set aside.
+    """
+    num_aside = checkpoints.num_set_aside()
+    lines = directory.metrics.read_bytes().splitlines() if directory.metrics.exists() else []
+    has_ended = bool(lines) and lines[-1].startswith(b'{"final"')
+    if num_aside or has_ended:
+        signs = [f"{num_aside} damaged ones that were set aside"] * bool(num_aside)
+        signs += ["metrics of a run that has ended"] * has_ended
+        raise InputError(
+            f"{checkpoints.directory} has no checkpoint to resume from, but there are {' and '.join(signs)}; "
+            "bring a checkpoint back from a copy, or start a new run in another directory"
+        )
+    tell(
+        f"warning: {checkpoints.directory} has no checkpoint yet; the run starts from its beginning"
+        + (f", and the {len(lines)} lines of its metrics are written anew" if lines else "")
+    )
+
+
 def set_aside_damaged(checkpoints: Checkpoints, found: Found) -> None:
     """Make room for the steps that are to be done again, and warn."""
     if not found.damaged or not is_first():
         return
+    tell(
+        f"warning: not whole, and set aside as *.damaged in {checkpoints.directory}: "
+        f"{_each(found.damaged)}; the run resumes from step {found.start.step} instead"
+    )
     for step in found.damaged:
         checkpoints.set_aside(step)
-    print(
-        f"train.py: warning: not whole, and set aside as *.damaged in {checkpoints.directory}: "
-        f"{_each(found.damaged)}; the run resumes from step {found.start.step} instead",
-        file=sys.stderr,
-    )
 
 
 def _each(damaged: Mapping[int, str]) -> str:

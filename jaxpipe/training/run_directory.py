@@ -108,6 +108,11 @@ def _lock(lock: TextIO, path: Path) -> None:
             f"run.dir={path} must belong to one process, but process {lock.read() or '?'} works there; "
             "wait until it has ended, or choose another directory"
         ) from error
+    except OSError as error:
+        raise InputError(
+            f"run.dir={path} must lie where files can be locked, but: {error.strerror or error}; choose "
+            "another file system, or mount this one with locks (Lustre: -o flock)"
+        ) from error
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()

@@ -39,11 +39,17 @@ from jaxpipe.training.preparation import (
 from jaxpipe.training.processes import is_first, joined, same_in_all, wait_for_all
 from jaxpipe.training.progress import make_console, open_progress, show_facts
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts
-from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, set_aside_damaged
+from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, refuse_lost, set_aside_damaged
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
 from jaxpipe.training.shared_stop import SharedStop, make_highest
 from jaxpipe.training.standing import Standing
-from jaxpipe.training.state import TrainState, from_canonical, init_state, make_to_canonical
+from jaxpipe.training.state import (
+    TrainState,
+    canonical_template,
+    from_canonical,
+    init_state,
+    make_to_canonical,
+)
 from jaxpipe.training.step_log import StepLog
 
 
@@ -136,6 +142,8 @@ def _train(
         if found:
             found = found._replace(canonical=None)  # as large as the state
             set_aside_damaged(checkpoints, found)
+        elif resume and is_first():
+            refuse_lost(directory, checkpoints)
         # without a checkpoint everything is done once more, the evaluation of step 0 too
         kept = (start.step if found else -1) if resume else None
         with (
@@ -156,8 +164,8 @@ def _train(
             # else the first step would have to wait for those that compile longer
             standing.prepare("waiting until all processes have compiled")
             wait_for_all()
-            last = run_loop(loop, state, stop, start=start)
-    return 0 if last >= config.train.num_steps else stop.exit_code
+            is_done = run_loop(loop, state, stop, start=start)
+    return 0 if is_done else stop.exit_code
 
 
 def _facts(
@@ -190,12 +198,16 @@ def _make_loop(
     train_step, seconds = compile_training(config, prepared, state)
     show_facts(log.line.console, "compiled step", compiled_facts(train_step, seconds))
     standing.prepare("compiling the evaluation and the form of checkpoints")
+    to_canonical = make_to_canonical(state, layout=layout, mesh=mesh).lower(state).compile()
+    checkpoints.compile_for(
+        canonical_template(prepared.plan.init_params, prepared.plan.optimizer, layout=layout, mesh=mesh)
+    )
     return Loop(
         train_step=train_step,
         constants=prepared.constants,
         batches=prepared.batches,
         cut=cut_for(config, mesh),
-        to_canonical=make_to_canonical(state, layout=layout, mesh=mesh).lower(state).compile(),
+        to_canonical=to_canonical,
         checkpoints=checkpoints,
         checkpoint_info=lambda at: checkpoint_info(config, prepared.batches, at),
         evaluation=compile_evaluation(config, prepared, state),

@@ -29,6 +29,9 @@ TIMED_OUT = 1
 _LOOKS_IN_TIMEOUT = 4
 _FROZEN_SECONDS = 1.0
 _PATIENCE_WITH_THREAD = 1.0
+_AT_ONCE = 0.3
+"""Seconds in which SIGINT and SIGTERM are one request: somebody sends both, and they arrive in any order."""
+
 _DONE, _ASKED = 0, 255
 """No signal has these numbers: the thread may go; a handler asks whether it has come so far."""
 
@@ -118,7 +121,8 @@ def _seconds(watchdog: Watchdog, activity: Activity, now: float) -> float:
 def _hear(watchdog: Watchdog, number: int) -> None:
     standing, name = watchdog.standing, signal.Signals(number).name
     if watchdog.received is not None:
-        if number == signal.SIGINT:
+        both_at_once = number != watchdog.received and time.monotonic() - watchdog.received_at < _AT_ONCE
+        if number == signal.SIGINT and not both_at_once:
             standing.end("stopped at once; the last steps have no checkpoint", 128 + number)
     elif standing.activity.can_be_left:
         standing.end(f"{name} while {report(standing)}: no step was done, nothing is lost", 128 + number)

@@ -9,12 +9,10 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxpipe.checkpoint.manifest import Manifest, StoredArray
-from jaxpipe.checkpoint.step_folders import read_complete, step_folder
-from jaxpipe.cli.checkpoint.places import HELP, find_one
+from jaxpipe.checkpoint.manifest import StoredArray
+from jaxpipe.cli.checkpoint.places import HELP, find_whole
 from jaxpipe.cli.checkpoint.reading import each_leaf
 from jaxpipe.cli.terminal import draw_table
-from jaxpipe.errors import DamagedError, InputError
 from jaxpipe.pictures import Table
 
 _MAX_ROWS = 6
@@ -28,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print a line for each array that differs; 0 if none does."""
-    (one, first), (other, second) = _open(arguments.one), _open(arguments.other)
+    (one, first), (other, second) = find_whole(arguments.one), find_whole(arguments.other)
     print(f"{one}: step {first.step}\n{other}: step {second.step}")
     odd = _shapes_that_differ(first.arrays, second.arrays)
     same = {name: array for name, array in first.arrays.items() if name not in odd}
@@ -41,15 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     equal = len(same) - len(rows)
     print(f"{equal} of {len(first.arrays.keys() | second.arrays.keys())} arrays are equal to the bit")
     return 1 if odd or rows else 0
-
-
-def _open(text: str) -> tuple[Path, Manifest]:
-    directory, step = find_one(text)
-    folder = step_folder(directory, step)
-    try:
-        return folder, read_complete(directory, step)
-    except DamagedError as error:
-        raise InputError(f"checkpoint {folder} must be complete, but {error}") from error
 
 
 def _shapes_that_differ(

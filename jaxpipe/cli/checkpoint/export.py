@@ -10,13 +10,12 @@ import os
 import zipfile
 from pathlib import Path
 
-from jaxpipe.checkpoint.manifest import FILE_NAME, Manifest, find_damage
-from jaxpipe.checkpoint.step_folders import read_complete, step_folder
-from jaxpipe.cli.checkpoint.places import HELP, find_one
+from jaxpipe.checkpoint.manifest import FILE_NAME, Manifest
+from jaxpipe.cli.checkpoint.places import HELP, find_whole
 from jaxpipe.cli.checkpoint.reading import each_leaf
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
 from jaxpipe.cli.output import find_output_faults
-from jaxpipe.errors import CheckpointError, DamagedError, InputError
+from jaxpipe.errors import CheckpointError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.output.endswith(".npz"):
         faults.append(f"-o {arguments.output!r} must end with .npz, as NumPy wants it; add that")
     refuse_if_any(faults)
-    directory, step = find_one(arguments.checkpoint)
-    folder = step_folder(directory, step)
-    manifest = _whole(directory, step)
+    folder, manifest = find_whole(arguments.checkpoint)
     path = Path(arguments.output).resolve()
     beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
     try:
@@ -49,19 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
         ) from error
     finally:
         beside.unlink(missing_ok=True)
-    print(f"{arguments.output}: {number} arrays of step {step}")
-
-
-def _whole(directory: Path, step: int) -> Manifest:
-    """The manifest of a checkpoint whose files are what was written; ``InputError`` if they are not."""
-    folder = step_folder(directory, step)
-    try:
-        manifest = read_complete(directory, step)
-    except DamagedError as error:
-        raise InputError(f"checkpoint {folder} must be complete, but {error}") from error
-    if damage := find_damage(folder, manifest.files):
-        raise InputError(f"checkpoint {folder} must be whole, but {damage}; export another one")
-    return manifest
+    print(f"{arguments.output}: {number} arrays of step {manifest.step}")
 
 
 def _write(path: Path, folder: Path, manifest: Manifest, *, with_optimizer: bool) -> int:

@@ -6,12 +6,13 @@ they also hold what was written, `verify` finds out: it reads them.
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxpipe.checkpoint.manifest import Manifest
-from jaxpipe.checkpoint.step_folders import DAMAGED, best_step, entries, leftovers, step_folder
-from jaxpipe.cli.checkpoint.places import find_directory
+from jaxpipe.checkpoint.step_folders import best_step, damaged_folders, entries, leftovers, step_folder
+from jaxpipe.cli.checkpoint.places import HELP, find_steps
 from jaxpipe.cli.faults import refuse_if_any
 from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
 from jaxpipe.cli.terminal import draw_table
@@ -33,17 +34,16 @@ class _Row(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, and how to show it."""
-    parser.add_argument("run_directory", metavar="RUN", help="a run's directory, such as runs/first")
+    parser.add_argument("run_directory", metavar="RUN", help=HELP)
     add_output_arguments(parser, FORMATS)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print a line for each; ``RefusedError`` if there is no such run."""
     refuse_if_any(find_output_faults(arguments, FORMATS))
-    directory = find_directory(arguments.run_directory)
-    rows = _rows(directory)
-    others = [path.name for path in leftovers(directory)]
-    others += sorted(path.name for path in directory.iterdir() if DAMAGED in path.name)
+    directory, steps = find_steps(arguments.run_directory)
+    rows = [row for row in _rows(directory) if row.step in steps]
+    others = [path.name for path in leftovers(directory)] + damaged_folders(directory)
     text = _as_json(rows, others) if arguments.format == "json" else _as_text(directory, rows, others)
     write(text, arguments.output)
 
@@ -59,6 +59,7 @@ def _rows(directory: Path) -> list[_Row]:
             entry.fault or _size_fault(step_folder(directory, entry.step), entry.manifest),
         )
         for entry in entries(directory)
+        if os.path.lexists(step_folder(directory, entry.step))  # it may just have been deleted
     ]
 
 

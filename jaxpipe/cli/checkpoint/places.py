@@ -1,46 +1,67 @@
 """How a checkpoint is named on the command line: a run's directory, or the folder of one checkpoint.
 
-runs/first                    the run: all of its checkpoints, or the newest whole one
+runs/first                    the run: all of its checkpoints, or the newest complete one
 runs/first/checkpoints        the same
 runs/first/checkpoints/100    this one
 """
 
 from pathlib import Path
 
-from jaxpipe.checkpoint.step_folders import complete_steps, numbered_steps
+from jaxpipe.checkpoint.manifest import FILE_NAME, Manifest, find_damage
+from jaxpipe.checkpoint.step_folders import complete_steps, numbered_steps, read_complete, step_folder
 from jaxpipe.cli.faults import RefusedError
+from jaxpipe.errors import DamagedError, InputError
 
 HELP = "a run's directory, or the folder of one checkpoint, such as runs/first/checkpoints/100"
 
-
-def find_directory(text: str) -> Path:
-    """The directory with the checkpoints of a run; ``RefusedError`` if there is none."""
-    path = Path(text)
-    if not text or "\0" in text or not path.exists():
-        raise RefusedError([f"there is no {text!r}; name a run's directory"])
-    for directory in (path / "checkpoints", path):
-        if directory.is_dir() and (directory.name == "checkpoints" or numbered_steps(directory)):
-            return directory
-    raise RefusedError([f"{text!r} holds no checkpoints; name a run's directory, such as runs/first"])
+_CHECKPOINTS = "checkpoints"
 
 
 def find_steps(text: str) -> tuple[Path, tuple[int, ...]]:
-    """The directory, and the steps in it that are meant, whole or not."""
-    path = Path(text)
-    if path.exists() and path.parent.is_dir() and path.name.isdigit():
-        step = int(path.name)
-        if step in numbered_steps(path.parent):
-            return path.parent, (step,)
-    directory = find_directory(text)
-    return directory, numbered_steps(directory)
+    """The directory of the checkpoints, and the steps in it that are meant, whole or not.
+
+    ``RefusedError`` if there is nothing of that name, or no checkpoints.
+    """
+    path = Path(text).resolve() if text and "\0" not in text else None
+    if path is None or not path.exists():
+        raise RefusedError([f"there is no {text!r}; name a run's directory"])
+    if (path / _CHECKPOINTS).is_dir():
+        path = path / _CHECKPOINTS
+    if _is_one(path):
+        return path.parent, (int(path.name),)
+    if path.is_dir() and (path.name == _CHECKPOINTS or any(path.glob(f"*/{FILE_NAME}"))):
+        return path, numbered_steps(path)
+    raise RefusedError([f"{text!r} holds no checkpoints; name a run's directory, such as runs/first"])
 
 
-def find_one(text: str) -> tuple[Path, int]:
-    """The directory, and the step: of a run, its newest complete checkpoint."""
+def find_one(text: str) -> tuple[Path, Manifest]:
+    """The folder of one checkpoint, and what it holds; of a run, the newest complete one.
+
+    ``RefusedError`` if there is none, ``InputError`` if the one that is named is not complete.
+    """
     directory, steps = find_steps(text)
-    if len(steps) == 1 and Path(text).name == str(steps[0]):
-        return directory, steps[0]
-    complete = complete_steps(directory)
-    if not complete:
+    if Path(text).resolve() == step_folder(directory, steps[0] if steps else 0):
+        step = steps[0]
+    elif complete := complete_steps(directory):
+        step = complete[-1]
+    else:
         raise RefusedError([f"{text!r} has no complete checkpoint; see jaxpipe checkpoint ls"])
-    return directory, complete[-1]
+    folder = step_folder(directory, step)
+    try:
+        return folder, read_complete(directory, step)
+    except DamagedError as error:
+        raise InputError(f"checkpoint {folder} must be complete, but {error}") from error
+
+
+def find_whole(text: str) -> tuple[Path, Manifest]:
+    """The same, after its files have been read and are what was written; else ``InputError``."""
+    folder, manifest = find_one(text)
+    if damage := find_damage(folder, manifest.files):
+        raise InputError(f"checkpoint {folder} must be whole, but {damage}; name another one")
+    return folder, manifest
+
+
+def _is_one(path: Path) -> bool:
+    """Whether this is the folder of one checkpoint: by its name and where it lies, or by its manifest."""
+    lies_there = path.parent.name == _CHECKPOINTS or (path / FILE_NAME).exists()
+    return lies_there and path.name in map(str, numbered_steps(path.parent))

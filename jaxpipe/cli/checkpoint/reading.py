@@ -15,7 +15,7 @@ def each_leaf(title: str, arrays: Mapping[str, StoredArray]) -> Iterator[tuple[s
 
     Whoever reads them loads JAX after the first one is given out: on the CPU, whatever else there is.
     """
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ["JAX_PLATFORMS"] = "cpu"
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
     columns = (TextColumn("{task.description}", markup=False), BarColumn())
     with Progress(*columns, console=console, transient=True, disable=console.quiet) as progress:
