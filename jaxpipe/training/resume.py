@@ -89,7 +89,7 @@ def read_checkpoint(
 
 
 def refuse_lost(directory: RunDirectory, checkpoints: Checkpoints) -> None:
-    """Of a run that resumes and has no checkpoint: refuse if it had some, else warn.
+    """Of a run that resumes and has no checkpoint: refuse if it had some, warn if it had begun.
 
     Raises:
         InputError: its metrics say that it has ended, or damaged checkpoints were set aside.
@@ -104,10 +104,11 @@ def refuse_lost(directory: RunDirectory, checkpoints: Checkpoints) -> None:
             f"{checkpoints.directory} has no checkpoint to resume from, but there are {' and '.join(signs)}; "
             "bring a checkpoint back from a copy, or start a new run in another directory"
         )
-    tell(
-        f"warning: {checkpoints.directory} has no checkpoint yet; the run starts from its beginning"
-        + (f", and the {len(lines)} lines of its metrics are written anew" if lines else "")
-    )
+    if lines:
+        tell(
+            f"warning: {checkpoints.directory} has no checkpoint yet; the run starts from its beginning, and "
+            f"the {len(lines)} lines of its metrics are written anew"
+        )
 
 
 def set_aside_damaged(checkpoints: Checkpoints, found: Found) -> None:

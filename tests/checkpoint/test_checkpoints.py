@@ -182,7 +182,7 @@ def test_twenty_saves_do_not_grow_host_memory(tmp_path: Path, state):
             checkpoints.save(step, large, {})
             checkpoints.wait()
             resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20)
-    assert resident[-1] - resident[2] < 1.5 * megabytes
+    assert resident[-1] - resident[2] < megabytes / 2
 
 
 def mismatches(state, like):

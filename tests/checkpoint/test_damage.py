@@ -11,11 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpipe.checkpoint import array_files, manifest, step_folders
+from jaxpipe.checkpoint import array_files, fingerprint, manifest, step_folders
 from jaxpipe.checkpoint.checkpoints import Checkpoints, open_checkpoints
 from jaxpipe.checkpoint.manifest import FILE_NAME
 from jaxpipe.checkpoint.template import named_leaves
-from jaxpipe.errors import CheckpointError, DamagedError, NotFiniteError
+from jaxpipe.errors import CheckpointError, DamagedError, InputError, NotFiniteError
 
 
 @pytest.fixture
@@ -243,3 +243,81 @@ def test_a_save_that_fails_gives_its_space_back(checkpoints, tmp_path: Path, sta
     with pytest.raises(CheckpointError, match="resume from step 8"):
         checkpoints.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "8"]
+
+
+def test_a_manifest_of_another_format_is_refused_and_not_taken_for_damage(checkpoints, monkeypatch):
+    monkeypatch.setattr(manifest, "_FORMAT", 2)
+    with pytest.raises(InputError, match="has format 1, but this jaxpipe reads 2"):
+        checkpoints.find_damage(8)
+
+
+def test_what_only_cannot_be_read_is_not_taken_for_damage(checkpoints, monkeypatch):
+    def refuse(path: Path, *, sync: bool) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(manifest, "_hash_file", refuse)
+    with pytest.raises(CheckpointError, match="cannot be read: Permission denied"):
+        checkpoints.find_damage(8)
+
+
+def test_a_sector_that_the_disk_has_lost_is_damage(checkpoints, monkeypatch):
+    def refuse(path: Path, *, sync: bool) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(manifest, "_hash_file", refuse)
+    assert "cannot be read (Input/output error)" in checkpoints.find_damage(8)
+
+
+def test_a_directory_that_vanishes_is_one_sentence(checkpoints, tmp_path: Path, state):
+    tmp_path.rename(tmp_path.with_name("elsewhere"))
+    try:
+        with pytest.raises(CheckpointError, match=f"{tmp_path} cannot be read: No such file"):
+            checkpoints.save(9, state, {})
+    finally:
+        tmp_path.with_name("elsewhere").rename(tmp_path)
+
+
+def test_archived_checkpoints_behind_links_are_unlinked_and_not_deleted(tmp_path: Path, state):
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    with open_checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, state, {})
+            checkpoints.wait()
+        (tmp_path / "checkpoints" / "1").rename(archive / "1")
+        (tmp_path / "checkpoints" / "1").symlink_to(archive / "1")
+        (tmp_path / "checkpoints" / "30.unfinished").write_text("a file")
+        checkpoints.save(3, state, {})
+        checkpoints.wait()
+        assert sorted(path.name for path in checkpoints.directory.iterdir()) == ["2", "3"]
+    assert (archive / "1" / FILE_NAME).exists()
+
+
+def test_a_link_to_nowhere_is_refused(tmp_path: Path):
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "not mounted")
+    with pytest.raises(InputError, match="not mounted, which is not there"):
+        open_checkpoints(tmp_path / "checkpoints", keep=1)
+    assert not (tmp_path / "not mounted").exists()
+
+
+def test_what_a_save_compiles_can_be_compiled_before(tmp_path: Path, state, like, monkeypatch):
+    with open_checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.compile_for(like(state))
+        monkeypatch.setattr(fingerprint, "_examine", None)
+        checkpoints.save(1, state, {})
+        checkpoints.wait()
+    monkeypatch.undo()
+    with open_checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.restore(1, like(state))
+
+
+def test_a_loss_that_is_found_later_is_recorded(tmp_path: Path, state):
+    with open_checkpoints(tmp_path, keep=1, keeps_best=True) as checkpoints:
+        checkpoints.save(1, state, {"loss": None}, validation_loss=None)
+        checkpoints.wait()
+        checkpoints.add_validation_loss(1, 2.0, {"loss": 2.0})
+        checkpoints.save(2, state, {}, validation_loss=3.0)
+        checkpoints.wait()
+        assert checkpoints.steps() == (1, 2)
+        assert checkpoints.read_manifest(1).info == {"loss": 2.0}
+        assert checkpoints.find_damage(1) is None

@@ -219,3 +219,34 @@ def test_what_cannot_be_answered_is_one_sentence_with_code_2(run_directory: Path
     assert (code, out) == (2, "")
     assert words in err
     assert len(err.splitlines()) == 1
+
+
+def test_relative_paths_do_as_the_readme_has_them(run_directory: Path, say, monkeypatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    assert say("verify", "first")[0] == 0
+    assert say("verify", "./first/checkpoints/10")[0] == 0
+    assert say("diff", "first", "first/checkpoints/20")[0] == 0
+    assert say("export", "first", "-o", "first.npz")[0] == 0
+    monkeypatch.chdir("first/checkpoints/20")
+    assert say("verify", ".")[1].count("whole") == 1
+    assert say("diff", ".", "../20")[0] == 0
+
+
+def test_ls_of_one_checkpoint_shows_that_one(run_directory: Path, say):
+    lines = say("ls", run_directory / "checkpoints" / "10")[1].splitlines()
+    assert [line.split()[0] for line in lines] == ["step", "10"]
+
+
+def test_diff_refuses_what_is_damaged(run_directory: Path, say):
+    flip(largest_file(run_directory / "checkpoints" / "10"))
+    code, out, err = say("diff", run_directory, run_directory / "checkpoints" / "10")
+    assert (code, out) == (2, "")
+    assert "must be whole, but arrays/" in err
+
+
+def test_runs_whose_names_are_numbers_are_no_checkpoints(run_directory: Path, tmp_path: Path, say):
+    for name in ("6", "7"):
+        shutil.copytree(run_directory, tmp_path / name)
+    assert say("diff", tmp_path / "6", tmp_path / "7")[0] == 0
+    assert say("verify", tmp_path / "6")[1].count("whole") == 3
+    assert "holds no checkpoints" in say("ls", tmp_path)[2]

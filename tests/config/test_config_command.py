@@ -306,3 +306,17 @@ def test_the_command_ends_with_2_before_jax_starts():
     assert "2 faults in the configuration" in done.stderr
     assert "| jax\n" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_was_copied_asks_which_one_is_meant(tmp_path, refuse, write_yaml):
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    for directory in (first, copy):
+        directory.mkdir()
+        (directory / "metrics.jsonl").touch()
+        (directory / "config.yaml").write_text(Path(write_yaml({"run.dir": str(first)})).read_text())
+    message = refuse(str(copy / "config.yaml"), "--checkpoint.resume")
+    assert f"give --run.dir {copy} to resume the run here, or --run.dir {first}" in message
+    for arguments in ([str(first / "config.yaml")], [str(copy / "config.yaml"), "--run.dir", str(copy)]):
+        assert parse([*arguments, "--checkpoint.resume"]).config.run.dir == arguments[-1].removesuffix(
+            "/config.yaml"
+        )

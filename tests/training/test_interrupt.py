@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -73,6 +74,7 @@ def test_a_second_sigterm_is_ignored(run: Run):
 def test_a_later_sigint_stops_at_once(run: Run, first):
     run.process.send_signal(first)
     run.announced()
+    time.sleep(0.5)  # else SIGTERM and SIGINT would be one request
     run.process.send_signal(signal.SIGINT)
     out, err = run.process.communicate(timeout=30)
     assert out == ""
@@ -85,6 +87,18 @@ def test_a_sigterm_after_sigint_changes_nothing(run: Run):
     run.announced()
     run.process.send_signal(signal.SIGTERM)
     assert run.finish_step() == ("checkpoint 1 SIGINT", "", 0)
+
+
+def test_both_signals_at_once_are_one_request_in_whatever_order_they_arrive(run: Run):
+    """Of signals that wait for a stopped process, the one of the higher number is heard first."""
+    run.process.send_signal(signal.SIGSTOP)
+    run.process.send_signal(signal.SIGINT)
+    run.process.send_signal(signal.SIGTERM)
+    run.process.send_signal(signal.SIGCONT)
+    assert run.announced().split(":")[0] in ("SIGTERM", "SIGINT")
+    out, err, code = run.finish_step()
+    assert out.startswith("checkpoint 1 ")
+    assert (err, code) in [("", 0), ("", 143)]
 
 
 def test_nobody_left_to_read_does_not_stop_the_checkpoint(run: Run):

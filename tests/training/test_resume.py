@@ -70,6 +70,7 @@ def four_ranks(tmp_path_factory, text):
         text,
         train__num_steps=3,
         mesh__dp=2,
+        mesh__zero=1,
         model__num_hidden_layers=8,
         model__num_key_value_heads=4,
     )
@@ -107,12 +108,22 @@ def test_a_checkpoint_is_read_on_any_mesh_by_any_schedule(four_ranks, tmp_path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", [(1, 1, 1, 0), (2, 2, 2, 3), (8, 1, 1, 0), (2, 2, 2, 1)], ids=str)
-def test_parameters_and_moments_are_the_same_arrays_on_another_mesh(four_ranks, tmp_path, mesh):
+@pytest.mark.parametrize(
+    ("mesh", "schedule"),
+    [
+        ((1, 1, 1, 0), "1f1b"),
+        ((8, 1, 1, 0), "zb_h1"),
+        ((2, 2, 2, 3), "zb_v"),
+        ((2, 2, 2, 2), "interleaved"),
+        ((4, 2, 1, 0), "chimera"),
+    ],
+    ids=str,
+)
+def test_parameters_and_moments_are_the_same_arrays_on_another_mesh(four_ranks, tmp_path, mesh, schedule):
     """Read, laid out for the ranks of the other mesh, and brought back: equal to the bit."""
     pp, tp, dp, zero = mesh
     saved, _ = four_ranks
-    other = resumed(saved, mesh={"pp": pp, "tp": tp, "dp": dp, "zero": zero}, pipeline={"schedule": "1f1b"})
+    other = resumed(saved, mesh={"pp": pp, "tp": tp, "dp": dp, "zero": zero}, pipeline={"schedule": schedule})
     devices = make_mesh(dp=dp, pp=pp, tp=tp)
     plan = make_plan(other, devices)
     layout = plan.program.layout
@@ -243,26 +254,69 @@ def test_a_resumed_run_knows_which_one_was_the_best(make_config):
     assert timeless(parts) == timeless(whole)
 
 
-@pytest.mark.parametrize("step", [0, 4])
-def test_an_evaluation_that_a_signal_cut_short_is_made_when_the_run_resumes(make_config, monkeypatch, step):
-    changes = {"train__eval_every": 2, "train__num_steps": 5}
+@pytest.mark.parametrize("step", [0, 4, 6])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_evaluation_that_a_signal_cut_short_is_made_when_the_run_resumes(
+    make_config, monkeypatch, step, number
+):
+    """Also that of the last step, and that of the best one: which checkpoint stays is the same."""
+    changes = {
+        "train__eval_every": 2,
+        "train__num_steps": 6,
+        "checkpoint__keep": 1,
+        "checkpoint__keep_best": True,
+        "optimizer__learning_rate": 0.5,
+        "optimizer__warmup_steps": 12,
+    }
     whole, cut = make_config("whole", **changes), make_config("cut", **changes)
     expected = run(whole)
+    assert saved_steps(whole) == [4, 6]
 
     def evaluate(*arguments, **others):
         evaluated.append(len(evaluated) * 2)
         if evaluated[-1] == step:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         return original(*arguments, **others)
 
     evaluated: list[int] = []
     original = loop.evaluate
     with monkeypatch.context() as patch:
         patch.setattr(loop, "evaluate", evaluate)
-        assert train(cut) == 0
-    assert saved_steps(cut) == [step]
+        assert train(cut) == (143 if number == signal.SIGTERM else 0)
+    assert saved_steps(cut)[-1] == step
     assert run(resumed(cut)) == expected
     assert timeless(cut) == timeless(whole)
+    assert saved_steps(cut) == saved_steps(whole)
+    for kept in saved_steps(whole):
+        assert manifest_of(cut, kept).validation_loss == manifest_of(whole, kept).validation_loss
+        assert manifest_of(cut, kept).info["evaluation"] == manifest_of(whole, kept).info["evaluation"]
+
+
+def test_a_run_whose_checkpoints_are_lost_does_not_start_from_its_beginning_without_a_word(
+    make_config, capsys
+):
+    ended, begun = make_config("ended", train__num_steps=2), make_config("begun", train__num_steps=2)
+    run(ended)
+    run(begun)
+    checkpoints = folder_of(ended, 2).parent
+    shutil.rmtree(checkpoints)
+    with pytest.raises(
+        InputError, match="no checkpoint to resume from, but there are metrics of a run that has"
+    ):
+        train(resumed(ended, train={"num_steps": 4}))
+    checkpoints.mkdir(exist_ok=True)
+    (checkpoints / "2.damaged").mkdir()
+    with pytest.raises(InputError, match="1 damaged ones that were set aside and metrics of a run that has"):
+        train(resumed(ended, train={"num_steps": 4}))
+    assert final_hash(ended)
+    shutil.rmtree(folder_of(begun, 2))
+    metrics = Path(begun.run.dir, "metrics.jsonl")
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    capsys.readouterr()
+    run(resumed(begun))
+    assert (
+        "has no checkpoint yet; the run starts from its beginning, and the 2 lines" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("size", [4, 24])

@@ -1,5 +1,7 @@
 """A directory belongs to one run and to one living process."""
 
+import errno
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +121,15 @@ def test_writing_the_config_again_replaces_it_whole(tmp_path: Path):
         write_config(run, "short\n")
     assert run.config.read_text() == "short\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "config.yaml"]
+
+
+def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch):
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(InputError, match="must lie where files can be locked, but: Function not implemented"),
+        claim_run_directory(tmp_path / "run", resume=False),
+    ):
+        pass

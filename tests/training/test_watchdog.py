@@ -68,6 +68,17 @@ class Process:
         return self.process.returncode, errors
 
 
+FULL_PIPE = (
+    RUN.replace("stop_timeout=1, step_timeout=1", "stop_timeout=1")
+    + """
+    standing.begin('saving step 41')
+    print('there', flush=True)
+    while True:
+        print('x' * 1000, flush=True)  # until nobody reads it any more
+"""
+)
+
+
 @pytest.fixture
 def start() -> Iterator:
     started = []
@@ -114,6 +125,15 @@ def test_a_save_that_never_ends_is_given_up_in_time_after_a_signal(start, number
         "saving step 41 (for 1."
     )
     assert given_up.endswith("that is given up, and the last checkpoint is that of step 40")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_pipe_that_nobody_reads_keeps_no_process_alive(start, number):
+    """As when a pager holds the end of stdout and stderr, and both are full."""
+    running = start(FULL_PIPE, stderr=subprocess.STDOUT).there()
+    time.sleep(0.5)
+    running.send(number)
+    assert running.process.wait(timeout=20) == 128 + number
 
 
 def test_a_second_ctrl_c_ends_a_process_at_once_that_sits_in_c(start):
