@@ -63,6 +63,10 @@ def open_checkpoints(directory: Path | str, *, keep: int, keeps_best: bool = Fal
     return Checkpoints(path, keep=keep, keeps_best=keeps_best)
 
 
+class _NotDeletedError(CheckpointError):
+    """A save is complete, and too many older ones are left."""
+
+
 class _Saving(NamedTuple):
     """A save that may be in progress."""
 
@@ -136,19 +140,8 @@ class Checkpoints:
         _check_info(info)
         saved_at = datetime.now(UTC).isoformat(timespec="seconds")
         stored = _examined(step, named, self._examination)
+        unhashed = Manifest(step, saved_at, validation_loss, info, stored, files={})
         folder = step_folders.unfinished_folder(self.directory, step)
-
-        def finish(wait_for_files: Callable[[], None]) -> None:
-            wait_for_files()
-            if not _is_first():
-                return
-            files = manifest.hash_files(folder)
-            manifest.write_manifest(folder, Manifest(step, saved_at, validation_loss, info, stored, files))
-            in_the_way = step_folders.publish(self.directory, step)
-            if in_the_way is not None:
-                _LOGGER.warning("%s was no checkpoint of step %d, and is set aside", in_the_way, step)
-            step_folders.remove_old(self.directory, keep=self.keep, keeps_best=self.keeps_best)
-
         try:
             if _is_first():
                 self._check_space(sum(array.nbytes for array in named.values()))
@@ -156,7 +149,7 @@ class Checkpoints:
             wait_for_files = array_files.start_writing(folder / array_files.FOLDER, named)
         except Exception as error:
             raise self._not_written(step, error) from error
-        self._saving = _Saving(step, self._thread.submit(finish, wait_for_files))
+        self._saving = _Saving(step, self._thread.submit(self._finish, unhashed, wait_for_files))
 
     def add_validation_loss(self, step: int, validation_loss: float | None, info: Mapping[str, Any]) -> None:
         """Record what an evaluation has found of a complete checkpoint after it was saved.
@@ -183,6 +176,8 @@ class Checkpoints:
         (step, finished), self._saving = self._saving, None
         try:
             finished.result()
+        except _NotDeletedError:
+            raise
         except Exception as error:
             raise self._not_written(step, error) from error
 
@@ -253,6 +248,24 @@ class Checkpoints:
     def num_set_aside(self) -> int:
         """How many damaged ones lie there under another name."""
         return len(step_folders.damaged_folders(self.directory))
+
+    def _finish(self, unhashed: Manifest, wait_for_files: Callable[[], None]) -> None:
+        """What is left of a save when the arrays have left the devices; runs while training goes on."""
+        wait_for_files()
+        if not _is_first():
+            return
+        folder = step_folders.unfinished_folder(self.directory, unhashed.step)
+        manifest.write_manifest(folder, unhashed._replace(files=manifest.hash_files(folder)))
+        in_the_way = step_folders.publish(self.directory, unhashed.step)
+        if in_the_way is not None:
+            _LOGGER.warning("%s was no checkpoint of its step, and is set aside", in_the_way)
+        try:
+            step_folders.remove_old(self.directory, keep=self.keep, keeps_best=self.keeps_best)
+        except OSError as error:
+            raise _NotDeletedError(
+                f"checkpoint {step_folders.step_folder(self.directory, unhashed.step)} is complete, but an "
+                f"older one cannot be deleted: {first_line(error)}; mend that, then resume"
+            ) from error
 
     def _make_room(self, step: int) -> None:
         latest = self.latest()

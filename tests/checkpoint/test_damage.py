@@ -321,3 +321,16 @@ def test_a_loss_that_is_found_later_is_recorded(tmp_path: Path, state):
         assert checkpoints.steps() == (1, 2)
         assert checkpoints.read_manifest(1).info == {"loss": 2.0}
         assert checkpoints.find_damage(1) is None
+
+
+def test_a_checkpoint_is_complete_also_where_older_ones_cannot_be_deleted(
+    checkpoints, tmp_path: Path, state, monkeypatch
+):
+    def refuse(directory: Path, *, keep: int, keeps_best: bool) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(step_folders, "remove_old", refuse)
+    checkpoints.save(9, state, {})
+    with pytest.raises(CheckpointError, match=r"9 is complete, but an older one cannot be deleted: .*denied"):
+        checkpoints.wait()
+    assert checkpoints.latest() == 9
