@@ -257,6 +257,55 @@ def test_a_batch_of_an_evaluation_has_the_same_limit(start, tmp_path):
     )
 
 
+DIVERGING = ["--optimizer.learning_rate", "1e15", "--optimizer.warmup_steps", "0"]
+"""From the second step on nothing is finite."""
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_names_the_leaves_and_saves_nothing_that_is_not_finite(start, tmp_path):
+    run = start("--run.dir", str(tmp_path / "run"), "--checkpoint.every", "1", *DIVERGING)
+    code, errors = run.end()
+    assert code == 1
+    assert re.fullmatch(
+        r"train\.py: step 2: training must stay finite, but it has loss nan .* the sum of squares is not "
+        r"finite in \d+ of \d+ gradients, in the order of the backward pass: head, final.*layers\.3\..*\n",
+        errors,
+    )
+    assert saved_steps(tmp_path / "run") == {1}
+
+
+@pytest.mark.slow
+def test_a_run_skips_what_is_not_finite_until_it_is_too_much(start, tmp_path):
+    flags = ["--train.non_finite", "skip", "--train.max_skipped_steps", "3", *DIVERGING]
+    run = start("--run.dir", str(tmp_path / "run"), "--checkpoint.every", "1", *flags)
+    code, errors = run.end()
+    assert code == 1
+    assert "step 4: train.max_skipped_steps=3 ends a run that skipped so many in a row" in errors
+    assert [line["skipped"] for line in lines_of(tmp_path / "run") if "loss" in line] == [0, 1, 2, 3]
+    assert max(saved_steps(tmp_path / "run")) <= 3
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_costs_a_run_the_steps_since_the_checkpoint_before(start, undisturbed, tmp_path):
+    directory = Path(shutil.copytree(undisturbed, tmp_path / "run"))
+    steps = sorted(saved_steps(directory))
+    assert steps == [4, 8, 12]
+    path = max((directory / "checkpoints" / "12" / "arrays").rglob("*"), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
+    run = start("--run.dir", str(directory), "--checkpoint.resume")
+    code, errors = run.end()
+    assert code == 0
+    assert re.fullmatch(
+        r"train\.py: warning: not whole, and set aside .*: checkpoint 12 \(arrays/.* holds other bytes than "
+        r"were written\); the run resumes from step 8 instead\n",
+        errors,
+    )
+    assert lines_of(directory)[-1] == lines_of(undisturbed)[-1]
+    assert (directory / "checkpoints" / "12.damaged").is_dir()
+
+
 @pytest.mark.slow
 def test_the_same_deterministic_run_gives_the_same_bits_and_no_fast_step_is_ended(
     start, undisturbed, tmp_path

@@ -199,6 +199,18 @@ def test_two_processes_pass_over_a_damaged_checkpoint_together(whole):
 
 
 @pytest.mark.slow
+def test_two_processes_skip_the_same_steps_and_end_together(tmp_path):
+    flags = ["--train.num_steps", "9", "--train.non_finite", "skip", "--train.max_skipped_steps", "4"]
+    flags += ["--optimizer.learning_rate", "1e15", "--optimizer.warmup_steps", "0", "--train.eval_every", "0"]
+    with two(tmp_path / "run", *SQUARE, *flags) as several:
+        (first, _, errors), (second, _, other_errors) = several.end()
+    assert (first, second) == (1, 1)
+    assert "train.max_skipped_steps=4 ends a run" in errors + other_errors
+    assert "Traceback" not in errors + other_errors
+    assert [line["skipped"] for line in lines_of(tmp_path / "run")] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
 def test_what_process_0_refuses_ends_all_with_its_code(whole):
     with two(whole[2], *SQUARE, "--train.num_steps", "4") as several:
         (first, _, errors), (second, output, other_errors) = several.end(timeout=60)
