@@ -21,7 +21,6 @@ makes, renames and deletes folders.
 """
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -137,7 +136,7 @@ class Checkpoints:
             self._make_room(step)
         named = named_leaves(arrays)
         check_arrays(named)
-        _check_info(info)
+        manifest.check_info(info)
         saved_at = datetime.now(UTC).isoformat(timespec="seconds")
         stored = _examined(step, named, self._examination)
         unhashed = Manifest(step, saved_at, validation_loss, info, stored, files={})
@@ -156,7 +155,7 @@ class Checkpoints:
 
         Process 0 alone may. DamagedError if there is no complete checkpoint of that step.
         """
-        _check_info(info)
+        manifest.check_info(info)
         found = self.read_manifest(step)._replace(validation_loss=validation_loss, info=info)
         manifest.write_manifest(step_folders.step_folder(self.directory, step), found)
 
@@ -320,16 +319,6 @@ def _examined(
         name: StoredArray(array.dtype.name, array.shape, examined[name].fingerprint)
         for name, array in named.items()
     }
-
-
-def _check_info(info: Mapping[str, Any]) -> None:
-    returned = json.loads(json.dumps(dict(info), allow_nan=False))
-    changed = [key for key in info if key not in returned or returned[key] != info[key]]
-    if changed:
-        raise ValueError(
-            f"info must come back from JSON unchanged, which {', '.join(map(repr, changed))} does not; "
-            "use texts as keys, lists for tuples and plain numbers"
-        )
 
 
 def _some(names: list[str]) -> str:

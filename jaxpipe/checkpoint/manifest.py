@@ -69,6 +69,17 @@ class Manifest(NamedTuple):
     files: Mapping[str, StoredFile]
 
 
+def check_info(info: Mapping[str, Any]) -> None:
+    """Raise ValueError if JSON would change ``info``, TypeError if it has no form for it."""
+    returned = json.loads(json.dumps(dict(info), allow_nan=False))
+    changed = [key for key in info if key not in returned or returned[key] != info[key]]
+    if changed:
+        raise ValueError(
+            f"info must come back from JSON unchanged, which {', '.join(map(repr, changed))} does not; "
+            "use texts as keys, lists for tuples and plain numbers"
+        )
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write it into ``folder``, whole or not at all, and wait until the disk has it."""
     content = {
