@@ -41,7 +41,8 @@ from jaxpipe.errors import CheckpointError, DamagedError, InputError, NotFiniteE
 from jaxpipe.units import format_bytes
 
 _MAX_NAMED = 5
-_NO_SPACE = {os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
+_NO_ROOM = "the disk has no room"
+_NO_SPACE = {_NO_ROOM, *(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))}
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -133,7 +134,10 @@ class Checkpoints:
         """
         self.wait()
         if _is_first():
-            self._make_room(step)
+            try:
+                self._make_room(step)
+            except OSError as error:
+                raise self._not_written(step, error) from error
         named = named_leaves(arrays)
         check_arrays(named)
         manifest.check_info(info)
@@ -153,11 +157,20 @@ class Checkpoints:
     def add_validation_loss(self, step: int, validation_loss: float | None, info: Mapping[str, Any]) -> None:
         """Record what an evaluation has found of a complete checkpoint after it was saved.
 
-        Process 0 alone may. DamagedError if there is no complete checkpoint of that step.
+        Process 0 alone may. DamagedError if there is no complete checkpoint of that step, CheckpointError
+        if it cannot be written.
         """
         manifest.check_info(info)
         found = self.read_manifest(step)._replace(validation_loss=validation_loss, info=info)
-        manifest.write_manifest(step_folders.step_folder(self.directory, step), found)
+        folder = step_folders.step_folder(self.directory, step)
+        try:
+            manifest.write_manifest(folder, found)
+            step_folders.remove_old(self.directory, keep=self.keep, keeps_best=self.keeps_best)
+        except OSError as error:
+            raise CheckpointError(
+                f"the validation loss of checkpoint {folder} could not be recorded: {first_line(error)}; "
+                f"mend that, then resume from step {step}"
+            ) from error
 
     def check(self) -> None:
         """Raise CheckpointError if the last save has failed; waits for nothing."""
@@ -279,7 +292,7 @@ class Checkpoints:
         """Raise OSError if the disk cannot hold so many bytes more: told before anything is written."""
         free = shutil.disk_usage(self.directory).free
         if free < num_bytes:
-            raise OSError(f"it has {format_bytes(num_bytes)}, and the disk has {format_bytes(free)} left")
+            raise OSError(f"{_NO_ROOM}: {format_bytes(num_bytes)} of {format_bytes(free)} that are free")
 
     def _not_written(self, step: int, error: Exception) -> CheckpointError:
         """What to raise instead of ``error``; what there is of the checkpoint gives its space back."""
@@ -288,13 +301,13 @@ class Checkpoints:
         folder, latest = step_folders.step_folder(self.directory, step), self._latest_if_readable()
         again = "start again" if latest is None else f"resume from step {latest}"
         cause = first_line(error)
-        remedy = "free space" if cause in _NO_SPACE or "left" in cause else "mend that"
+        remedy = "free space" if any(words in cause for words in _NO_SPACE) else "mend that"
         return CheckpointError(f"checkpoint {folder} could not be written: {cause}; {remedy}, then {again}")
 
     def _latest_if_readable(self) -> int | None:
         try:
             return self.latest()
-        except CheckpointError:  # the folder is gone, which is what was not written to
+        except OSError:  # the folder is gone, which is what was not written to
             return None
 
 

@@ -67,4 +67,5 @@ def _read(folder: Path, name: str, stored: StoredArray) -> jax.Array:
     try:
         return array_files.read(folder / array_files.FOLDER, {name: like})[name]
     except Exception as error:
-        raise CheckpointError(f"{name} of checkpoint {folder} cannot be read: {first_line(error)}") from error
+        cause = first_line(error) if folder.exists() else "its run has deleted it meanwhile"
+        raise CheckpointError(f"{name} of checkpoint {folder} cannot be read: {cause}") from error

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxpipe.checkpoint.manifest import Manifest, read_manifest, sync_folder
-from jaxpipe.errors import CheckpointError, DamagedError
+from jaxpipe.errors import CheckpointError, DamagedError, InputError
 
 UNFINISHED = ".unfinished"
 DELETING = ".deleting"
@@ -161,7 +161,8 @@ def _delete(path: Path) -> None:
 
 
 def _entry(directory: Path, step: int) -> Entry:
+    """Of what cannot be read, or is of another format, this is all that is known: nobody may build on it."""
     try:
         return Entry(step, read_complete(directory, step))
-    except DamagedError as error:
+    except (DamagedError, CheckpointError, InputError) as error:
         return Entry(step, None, str(error))

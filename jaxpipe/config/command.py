@@ -60,7 +60,7 @@ def parse(argv: Sequence[str]) -> Command:
         for word in line.files[1:]
     ]
     run_directory, fault = _choose_run_directory(values, file=file)
-    if not fault and (message := _moved_run_fault(values, file=file, flags=line.source)):
+    if message := _moved_run_fault(values, file=file, flags=line.source):
         fault = Fault(message, file)
     if fault and not line.dry_run:
         found.append(fault)

@@ -1,10 +1,11 @@
 """The last words of a process, past Python's buffers: for handlers, threads, and where the rest hangs."""
 
+import io
 import os
 import select
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 STDERR = 2
 
@@ -18,7 +19,7 @@ _SHOW_CURSOR = b"\x1b[?25h"
 def tell(sentence: str) -> None:
     """One sentence on Python's stderr, from where nothing hangs; if nobody can read it, so be it."""
     with suppress(OSError):
-        if sys.stderr is not None:
+        if sys.stderr is not None and _takes_more(sys.stderr):
             print(f"train.py: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -27,8 +28,18 @@ def say(line: str) -> None:
     if sys.stderr is None:  # closed from the start: its number may by now be that of another file
         return
     with suppress(OSError):  # nobody may be left to read it, and what comes after matters more
-        if select.select([], [STDERR], [], _PATIENCE_WITH_READER)[1]:  # a pipe that is full would block
+        if _takes_more(STDERR):
             os.write(STDERR, f"{line}\n".encode()[:_ALWAYS_FITS])
+
+
+def _takes_more(stream: TextIO | int) -> bool:
+    """Whether a write would not wait for ever: a pipe that nobody reads may be full."""
+    try:
+        return bool(select.select([], [stream], [], _PATIENCE_WITH_READER)[1])
+    except io.UnsupportedOperation:  # no file of the system, but some object of Python's
+        return True
+    except ValueError:  # closed
+        return False
 
 
 def say_and_exit(sentence: str, code: int) -> NoReturn:

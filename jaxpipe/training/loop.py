@@ -118,15 +118,16 @@ def _known(loss: float | None) -> float | None:
 def _evaluate_start(loop: Loop, state: TrainState, at: Start, stop: Stop) -> Start:
     """An evaluation before any step: of the initial weights, or one that a signal cut short.
 
-    The checkpoint of that step, which was saved without its loss, gets it now.
+    The checkpoint of that step, which was saved without its loss, gets it now; the initial weights, which
+    nobody wants to keep, have none.
     """
     loss = _evaluate(loop, state, at.step, stop)
     if loss is None:
         return at
-    is_best = at.step > 0 and _is_best(loss, at)
-    at = at._replace(is_evaluated=True, best_loss=loss if is_best else at.best_loss)
+    recorded = _known(loss) if at.step else None
+    at = at._replace(is_evaluated=True, best_loss=recorded if _is_best(recorded, at) else at.best_loss)
     if at.is_saved and is_first():
-        loop.checkpoints.add_validation_loss(at.step, _known(loss), loop.checkpoint_info(at))
+        loop.checkpoints.add_validation_loss(at.step, recorded, loop.checkpoint_info(at))
     return at
 
 

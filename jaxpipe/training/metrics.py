@@ -22,8 +22,12 @@ from jaxpipe.training.storage import storing
 
 
 @contextmanager
-def open_metrics(path: Path | str, *, resume_step: int | None = None) -> Iterator[TextIO]:
+def open_metrics(
+    path: Path | str, *, resume_step: int | None = None, is_evaluated: bool = True
+) -> Iterator[TextIO]:
     """The file to pass to ``write_metrics``: a new one, or what it holds up to ``resume_step``.
+
+    is_evaluated: whether the evaluation of that step counts as done; if not, its line is dropped too.
 
     Raises:
         FileExistsError: a new file is asked for, but there is one.
@@ -32,7 +36,7 @@ def open_metrics(path: Path | str, *, resume_step: int | None = None) -> Iterato
     """
     path = Path(path)
     if resume_step is not None and path.exists():
-        write_text_atomically(path, "".join(_lines_until(path, resume_step)))
+        write_text_atomically(path, "".join(_lines_until(path, resume_step, is_evaluated=is_evaluated)))
     with storing(path):
         file = path.open("x" if resume_step is None else "a", encoding="utf-8")
     try:
@@ -63,7 +67,7 @@ def _finite_or_text(value: Any) -> Any:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _lines_until(path: Path, resume_step: int) -> Iterator[str]:
+def _lines_until(path: Path, resume_step: int, *, is_evaluated: bool) -> Iterator[str]:
     """The whole lines of steps up to ``resume_step``, without a ``final`` one, each with its newline."""
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, start=1):
@@ -73,7 +77,9 @@ def _lines_until(path: Path, resume_step: int) -> Iterator[str]:
                 f"each line of {path} must be a JSON object with a step, but line {number} is {line[:40]!r}; "
                 "repair or remove that line, then resume"
             )
-        if record is not None and record["step"] <= resume_step and not record.get("final"):
+        if record is None or record["step"] > resume_step or record.get("final"):
+            continue
+        if is_evaluated or record["step"] < resume_step or "eval_loss" not in record:
             yield line + "\n"
 
 

@@ -1,6 +1,7 @@
 """Where a run starts: anew, or after its newest whole checkpoint."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -83,7 +84,7 @@ def read_checkpoint(
     if damaged:
         raise InputError(
             f"none of the checkpoints in {checkpoints.directory} is whole: {_each(damaged)}; bring one back "
-            "from a copy, or move them away to start the run from its beginning"
+            "from a copy, or start a new run in another directory"
         )
     return None
 
@@ -92,14 +93,14 @@ def refuse_lost(directory: RunDirectory, checkpoints: Checkpoints) -> None:
     """Of a run that resumes and has no checkpoint: refuse if it had some, warn if it had begun.
 
     Raises:
-        InputError: its metrics say that it has ended, or damaged checkpoints were set aside.
+        InputError: its metrics show that it has saved, or damaged checkpoints were set aside.
     """
     num_aside = checkpoints.num_set_aside()
     lines = directory.metrics.read_bytes().splitlines() if directory.metrics.exists() else []
-    has_ended = bool(lines) and lines[-1].startswith(b'{"final"')
-    if num_aside or has_ended:
+    has_saved = _has_saved(directory, lines)
+    if num_aside or has_saved:
         signs = [f"{num_aside} damaged ones that were set aside"] * bool(num_aside)
-        signs += ["metrics of a run that has ended"] * has_ended
+        signs += ["metrics of a run that has saved some"] * has_saved
         raise InputError(
             f"{checkpoints.directory} has no checkpoint to resume from, but there are {' and '.join(signs)}; "
             "bring a checkpoint back from a copy, or start a new run in another directory"
@@ -109,6 +110,20 @@ def refuse_lost(directory: RunDirectory, checkpoints: Checkpoints) -> None:
             f"warning: {checkpoints.directory} has no checkpoint yet; the run starts from its beginning, and "
             f"the {len(lines)} lines of its metrics are written anew"
         )
+
+
+def _has_saved(directory: RunDirectory, lines: Sequence[bytes]) -> bool:
+    """Whether a run with these metrics has completed a checkpoint.
+
+    At its end it has. Before, the one of step k is complete when that of step 2 k begins, after whose
+    metrics no later line stands earlier.
+    """
+    if lines and lines[-1].startswith(b'{"final"'):
+        return True
+    saved = yaml.safe_load(directory.config.read_text(encoding="utf-8"))
+    every = dict(_flat(saved)).get("checkpoint.every", 0) if isinstance(saved, Mapping) else 0
+    steps = [int(number) for line in lines for number in re.findall(rb'^\{"step": (\d+)', line)]
+    return bool(every) and max(steps, default=0) > 2 * every
 
 
 def set_aside_damaged(checkpoints: Checkpoints, found: Found) -> None:

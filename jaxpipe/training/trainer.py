@@ -145,9 +145,9 @@ def _train(
         elif resume and is_first():
             refuse_lost(directory, checkpoints)
         # without a checkpoint everything is done once more, the evaluation of step 0 too
-        kept = (start.step if found else -1) if resume else None
+        kept = start if found else start._replace(step=-1)
         with (
-            _metrics(directory, kept) as file,
+            _metrics(directory, kept if resume else None) as file,
             open_progress(console, config.train.num_steps, start_step=start.step) as line,
         ):
             is_other_schedule = _write_config(config, directory, plan) if resume else False
@@ -220,11 +220,13 @@ def _make_loop(
     )
 
 
-def _metrics(directory: RunDirectory, resume_step: int | None) -> AbstractContextManager[TextIO]:
+def _metrics(directory: RunDirectory, kept: Start | None) -> AbstractContextManager[TextIO]:
     """The file of metrics; where another process writes them, they go nowhere."""
     if not is_first():
         return open(os.devnull, "w", encoding="utf-8")
-    return open_metrics(directory.metrics, resume_step=resume_step)
+    if kept is None:
+        return open_metrics(directory.metrics)
+    return open_metrics(directory.metrics, resume_step=kept.step, is_evaluated=kept.is_evaluated)
 
 
 def _write_config(config: Config, directory: RunDirectory, plan: Plan) -> bool:

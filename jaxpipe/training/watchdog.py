@@ -122,6 +122,9 @@ def _hear(watchdog: Watchdog, number: int) -> None:
     standing, name = watchdog.standing, signal.Signals(number).name
     if watchdog.received is not None:
         both_at_once = number != watchdog.received and time.monotonic() - watchdog.received_at < _AT_ONCE
+        if both_at_once and number == signal.SIGTERM:  # as if it had come first: the code is its own
+            watchdog.received = number
+            watchdog.first(number)
         if number == signal.SIGINT and not both_at_once:
             standing.end("stopped at once; the last steps have no checkpoint", 128 + number)
     elif standing.activity.can_be_left:

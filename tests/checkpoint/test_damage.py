@@ -228,7 +228,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(
     usage = shutil.disk_usage(tmp_path)._replace(free=2000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(
-        CheckpointError, match=r"9 could not be written: it has .* the disk has 1\.953 KiB left"
+        CheckpointError, match=r"9 could not be written: the disk has no room: .* of 1\.953 KiB .*; free"
     ):
         checkpoints.save(9, state, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "8"]
@@ -334,3 +334,21 @@ def test_a_checkpoint_is_complete_also_where_older_ones_cannot_be_deleted(
     with pytest.raises(CheckpointError, match=r"9 is complete, but an older one cannot be deleted: .*denied"):
         checkpoints.wait()
     assert checkpoints.latest() == 9
+
+
+def test_an_older_one_that_cannot_be_read_stops_no_save(checkpoints, tmp_path: Path, state):
+    (tmp_path / "6" / FILE_NAME).unlink()
+    (tmp_path / "6" / FILE_NAME).mkdir()
+    checkpoints.save(9, state, {})
+    checkpoints.wait()
+    assert checkpoints.latest() == 9
+    assert checkpoints.steps() == (6, 8, 9)
+    with pytest.raises(CheckpointError, match="Is a directory"):
+        checkpoints.find_damage(6)
+
+
+def test_a_loss_that_cannot_be_recorded_is_one_sentence(checkpoints, tmp_path: Path):
+    (tmp_path / "8" / f"{FILE_NAME}.unfinished").mkdir()
+    with pytest.raises(CheckpointError, match=r"validation loss of .*8 could not be recorded: .*directory"):
+        checkpoints.add_validation_loss(8, 1.0, {})
+    assert checkpoints.read_manifest(8).validation_loss is None

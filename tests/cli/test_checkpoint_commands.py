@@ -250,3 +250,40 @@ def test_runs_whose_names_are_numbers_are_no_checkpoints(run_directory: Path, tm
     assert say("diff", tmp_path / "6", tmp_path / "7")[0] == 0
     assert say("verify", tmp_path / "6")[1].count("whole") == 3
     assert "holds no checkpoints" in say("ls", tmp_path)[2]
+
+
+def test_verify_of_a_run_that_deletes_a_checkpoint_meanwhile_goes_on(run_directory: Path, say, monkeypatch):
+    from jaxpipe.checkpoint import leaves
+
+    examine_leaf = leaves.examine_leaf
+
+    def and_delete(folder: Path, *arguments):
+        if folder.name == "10":
+            shutil.rmtree(folder)
+        return examine_leaf(folder, *arguments)
+
+    monkeypatch.setattr(leaves, "examine_leaf", and_delete)
+    code, out, _ = say("verify", run_directory)
+    assert code == 0
+    assert [line.split(": ")[1].split(",")[0] for line in out.splitlines()] == [
+        "whole",
+        "deleted while it was read",
+        "whole",
+    ]
+
+
+def test_verify_of_a_checkpoint_that_cannot_be_read_looks_at_the_others(run_directory: Path, say):
+    manifest = run_directory / "checkpoints" / "10" / "manifest.json"
+    manifest.unlink()
+    manifest.mkdir()
+    code, out, _ = say("verify", run_directory)
+    assert code == 1
+    assert "cannot be read: Is a directory" in out
+    assert out.count("whole") == 2
+    assert say("ls", run_directory)[1].count("damaged") == 1
+
+
+def test_a_name_that_is_too_long_is_one_short_sentence(say):
+    code, out, err = say("ls", "x" * 5000)
+    assert (code, out) == (2, "")
+    assert len(err) < 300

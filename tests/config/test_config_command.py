@@ -316,6 +316,10 @@ def test_a_run_that_was_copied_asks_which_one_is_meant(tmp_path, refuse, write_y
         (directory / "config.yaml").write_text(Path(write_yaml({"run.dir": str(first)})).read_text())
     message = refuse(str(copy / "config.yaml"), "--checkpoint.resume")
     assert f"give --run.dir {copy} to resume the run here, or --run.dir {first}" in message
+    first.rename(tmp_path / "moved")
+    message = refuse(str(tmp_path / "moved" / "config.yaml"), "--checkpoint.resume")
+    assert f"give --run.dir {tmp_path / 'moved'} to resume the run here" in message
+    (tmp_path / "moved").rename(first)
     for arguments in ([str(first / "config.yaml")], [str(copy / "config.yaml"), "--run.dir", str(copy)]):
         assert parse([*arguments, "--checkpoint.resume"]).config.run.dir == arguments[-1].removesuffix(
             "/config.yaml"

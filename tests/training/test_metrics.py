@@ -114,3 +114,12 @@ def test_a_new_run_does_not_overwrite_metrics(tmp_path: Path):
     with pytest.raises(FileExistsError), open_metrics(tmp_path / "metrics.jsonl"):
         pass
     assert records(tmp_path / "metrics.jsonl") == [{"step": 1}]
+
+
+def test_an_evaluation_that_does_not_count_as_done_is_dropped(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    lines = ['{"step": 2, "eval_loss": 3.0}', '{"step": 4, "loss": 2.0}', '{"step": 4, "eval_loss": 2.5}']
+    path.write_text("\n".join(lines) + "\n")
+    with open_metrics(path, resume_step=4, is_evaluated=False):
+        pass
+    assert path.read_text().splitlines() == lines[:2]

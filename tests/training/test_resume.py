@@ -306,7 +306,9 @@ def test_a_run_whose_checkpoints_are_lost_does_not_start_from_its_beginning_with
         train(resumed(ended, train={"num_steps": 4}))
     checkpoints.mkdir(exist_ok=True)
     (checkpoints / "2.damaged").mkdir()
-    with pytest.raises(InputError, match="1 damaged ones that were set aside and metrics of a run that has"):
+    with pytest.raises(
+        InputError, match="1 damaged ones that were set aside and metrics of a run that has saved"
+    ):
         train(resumed(ended, train={"num_steps": 4}))
     assert final_hash(ended)
     shutil.rmtree(folder_of(begun, 2))
@@ -317,6 +319,50 @@ def test_a_run_whose_checkpoints_are_lost_does_not_start_from_its_beginning_with
     assert (
         "has no checkpoint yet; the run starts from its beginning, and the 2 lines" in capsys.readouterr().err
     )
+
+
+def test_checkpoints_that_vanish_from_a_run_that_was_killed_are_missed(make_config, capsys):
+    """Metrics of a step after two saves were due prove that there was one; those of an earlier step do not."""
+    config = make_config("killed", train__num_steps=7, checkpoint__every=3)
+    run(config)
+    shutil.rmtree(folder_of(config, 6).parent)
+    metrics = Path(config.run.dir, "metrics.jsonl")
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:7]))
+    with pytest.raises(InputError, match="metrics of a run that has saved some"):
+        train(resumed(config))
+    metrics.write_text("".join(lines[:6]))
+    capsys.readouterr()
+    run(resumed(config))
+    assert "has no checkpoint yet" in capsys.readouterr().err
+
+
+def test_the_initial_weights_are_never_the_best(make_config, monkeypatch):
+    """Their evaluation is cut short; each later one is worse than theirs."""
+    changes = {
+        "train__eval_every": 2,
+        "train__num_steps": 4,
+        "checkpoint__keep": 1,
+        "checkpoint__keep_best": True,
+        "optimizer__learning_rate": 30.0,
+        "optimizer__warmup_steps": 0,
+    }
+    whole, cut = make_config("whole", **changes), make_config("cut", **changes)
+    run(whole)
+    original = loop.evaluate
+
+    def evaluate(*arguments, **others):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*arguments, **others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "evaluate", evaluate)
+        assert train(cut) == 143
+    run(resumed(cut))
+    losses = [line["eval_loss"] for line in metrics_of(cut) if "eval_loss" in line]
+    assert losses[0] < min(losses[1:])
+    assert saved_steps(cut) == saved_steps(whole)
+    assert 0 not in saved_steps(cut)
 
 
 @pytest.mark.parametrize("size", [4, 24])

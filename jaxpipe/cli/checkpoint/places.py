@@ -23,8 +23,12 @@ def find_steps(text: str) -> tuple[Path, tuple[int, ...]]:
     ``RefusedError`` if there is nothing of that name, or no checkpoints.
     """
     path = Path(text).resolve() if text and "\0" not in text else None
-    if path is None or not path.exists():
-        raise RefusedError([f"there is no {text!r}; name a run's directory"])
+    try:
+        is_there = path is not None and path.exists()
+    except OSError:  # a name that is too long
+        is_there = False
+    if path is None or not is_there:
+        raise RefusedError([f"there is no {text[:200]!r}; name a run's directory"])
     if (path / _CHECKPOINTS).is_dir():
         path = path / _CHECKPOINTS
     if _is_one(path):

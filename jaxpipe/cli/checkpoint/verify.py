@@ -11,7 +11,7 @@ from jaxpipe.checkpoint.manifest import find_damage
 from jaxpipe.checkpoint.step_folders import read_complete, step_folder
 from jaxpipe.cli.checkpoint.places import HELP, find_steps
 from jaxpipe.cli.checkpoint.reading import each_leaf
-from jaxpipe.errors import DamagedError
+from jaxpipe.errors import CheckpointError, DamagedError, InputError
 from jaxpipe.units import format_bytes
 
 
@@ -27,7 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     damaged = 0
     for directory, step in found:
-        damage, summary = _verify(directory, step)
+        try:
+            damage, summary = _verify(directory, step)
+        except (CheckpointError, InputError) as error:  # of this one; the others are looked at all the same
+            damage, summary = str(error), ""
         if damage is not None and not step_folder(directory, step).exists():
             damage, summary = None, "deleted while it was read"
         damaged += damage is not None
