@@ -322,7 +322,7 @@ def test_a_run_whose_checkpoints_are_lost_does_not_start_from_its_beginning_with
 
 
 def test_checkpoints_that_vanish_from_a_run_that_was_killed_are_missed(make_config, capsys):
-    """Metrics of a step after two saves were due prove that there was one; those of an earlier step do not."""
+    """Metrics of a step after two saves were due prove that there was one; those of earlier steps do not."""
     config = make_config("killed", train__num_steps=7, checkpoint__every=3)
     run(config)
     shutil.rmtree(folder_of(config, 6).parent)
