@@ -1,6 +1,7 @@
 """Real processes that are killed while they save, or have no room to."""
 
 import random
+import re
 import subprocess
 import sys
 import time
@@ -95,7 +96,8 @@ def test_a_full_disk_ends_the_run_and_leaves_the_checkpoint_before(tmp_path: Pat
     assert f"checkpoint {tmp_path / '2'} could not be written" in errors
     assert "File too large" in errors
     assert "free space, then resume from step 1" in errors
-    assert errors.count("\n") == 1
+    # XLA's own lines, on programs that another release has cached, say nothing of the disk
+    assert len([line for line in errors.splitlines() if not re.match(r"[EWI]\d{4} ", line)]) == 1
     assert complete_steps(tmp_path) == (1,)
     assert_whole(tmp_path, 1)
     with open_checkpoints(tmp_path, keep=1) as checkpoints:
