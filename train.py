@@ -10,8 +10,9 @@ def main() -> int:
     """Check the configuration, then load JAX and train; the exit code."""
     from jaxpipe.config import parse
     from jaxpipe.errors import InputError
+    from jaxpipe.training.endings import ending_of
     from jaxpipe.training.leaving import tell
-    from jaxpipe.training.storage import flushed, storage_sentence
+    from jaxpipe.training.storage import flushed
 
     try:
         command = parse(sys.argv[1:])
@@ -19,14 +20,11 @@ def main() -> int:
         from jaxpipe.training.trainer import train
 
         code = train(command.config, dry_run=command.dry_run)
-    except InputError as error:
-        tell(str(error))
-        code = 2
-    except OSError as error:
-        if (sentence := storage_sentence(error)) is None:
+    except (InputError, OSError) as error:
+        if (ending := ending_of(error)) is None:
             raise
-        tell(sentence)
-        code = 1
+        tell(ending.sentence)
+        code = ending.code
     except SystemExit as error:  # the parser has told what is wrong, or has helped
         code = int(error.code or 0)
     return flushed(code)

@@ -165,12 +165,12 @@ class Checkpoints:
         folder = step_folders.step_folder(self.directory, step)
         try:
             manifest.write_manifest(folder, found)
-            step_folders.remove_old(self.directory, keep=self.keep, keeps_best=self.keeps_best)
         except OSError as error:
             raise CheckpointError(
                 f"the validation loss of checkpoint {folder} could not be recorded: {first_line(error)}; "
                 f"mend that, then resume from step {step}"
             ) from error
+        self._remove_old(step)
 
     def check(self) -> None:
         """Raise CheckpointError if the last save has failed; waits for nothing."""
@@ -271,12 +271,16 @@ class Checkpoints:
         in_the_way = step_folders.publish(self.directory, unhashed.step)
         if in_the_way is not None:
             _LOGGER.warning("%s was no checkpoint of its step, and is set aside", in_the_way)
+        self._remove_old(unhashed.step)
+
+    def _remove_old(self, step: int) -> None:
+        """Now that ``step`` is complete."""
         try:
             step_folders.remove_old(self.directory, keep=self.keep, keeps_best=self.keeps_best)
         except OSError as error:
             raise _NotDeletedError(
-                f"checkpoint {step_folders.step_folder(self.directory, unhashed.step)} is complete, but an "
-                f"older one cannot be deleted: {first_line(error)}; mend that, then resume"
+                f"checkpoint {step_folders.step_folder(self.directory, step)} is complete, but an older one "
+                f"cannot be deleted: {first_line(error)}; mend that, then resume"
             ) from error
 
     def _make_room(self, step: int) -> None:

@@ -68,6 +68,11 @@ class Manifest(NamedTuple):
     arrays: Mapping[str, StoredArray]
     files: Mapping[str, StoredFile]
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.size for file in self.files.values())
+
 
 def check_info(info: Mapping[str, Any]) -> None:
     """Raise ValueError if JSON would change ``info``, TypeError if it has no form for it."""

@@ -17,7 +17,7 @@ are ordered as numbers. Only one process writes to a directory: training/run_dir
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -97,11 +97,11 @@ def set_aside(directory: Path, step: int) -> Path:
     return step_folder(directory, step).rename(target)
 
 
-def best_step(directory: Path) -> int | None:
-    """The complete checkpoint with the lowest validation loss, the first of several; None without any."""
+def best_step(found: Iterable[Entry]) -> int | None:
+    """The complete one with the lowest validation loss, the first of several; None without any."""
     losses = [
         (entry.manifest.validation_loss, entry.step)
-        for entry in entries(directory)
+        for entry in found
         if entry.manifest is not None and entry.manifest.validation_loss is not None
     ]
     return min(losses)[1] if losses else None
@@ -109,8 +109,9 @@ def best_step(directory: Path) -> int | None:
 
 def remove_old(directory: Path, *, keep: int, keeps_best: bool) -> None:
     """Delete all complete checkpoints but the newest ``keep``, and the best one if that ``keeps_best``."""
-    best = best_step(directory) if keeps_best else None
-    for step in complete_steps(directory)[:-keep]:
+    complete = [entry for entry in entries(directory) if entry.manifest is not None]
+    best = best_step(complete) if keeps_best else None
+    for step, *_ in complete[:-keep]:
         if step != best:
             _delete(step_folder(directory, step).rename(directory / f"{step}{DELETING}"))
 

@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jaxpipe.cli.faults import RefusedError
@@ -35,8 +36,25 @@ def write(text: str, output: str | None) -> None:
     try:
         _write_file(Path(output), text)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise RefusedError([f"-o {output!r} cannot be written: {reason}; name another file"]) from error
+        raise refused(output, error) from error
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Where to write what becomes the file when all is written; until then it is the old one."""
+    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+    try:
+        yield beside
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def refused(output: str, error: OSError) -> RefusedError:
+    """What to raise where the system refuses to write it."""
+    return RefusedError(
+        [f"-o {output!r} cannot be written: {error.strerror or str(error)}; name another file"]
+    )
 
 
 def _find_file_faults(output: str) -> list[str]:
@@ -59,9 +77,5 @@ def _write_file(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
         return
-    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
-    try:
+    with whole_file(path) as beside:
         beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -69,7 +69,7 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> bool
     """From ``start`` to ``loop.num_steps``, or until ``stop``; whether all is done, the evaluations too."""
     standing, at, loss = loop.standing, start, None
     standing.begin("the first step")
-    if _is_due(loop, loop.eval_every, at.step) and not at.is_evaluated:
+    if _evaluates_after(loop, at.step) and not at.is_evaluated:
         at = _evaluate_start(loop, state, at, stop)
     loop.log.start_clock()
     while at.step < loop.num_steps and not stop:
@@ -83,7 +83,7 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> bool
         loop.checkpoints.check()
         stop.ask()
         is_best = False
-        if _is_due(loop, loop.eval_every, at.step):
+        if _evaluates_after(loop, at.step):
             loss = _evaluate(loop, state, at.step, stop)
             is_best = _is_best(loss, at)
             at = at._replace(is_evaluated=loss is not None, best_loss=loss if is_best else at.best_loss)
@@ -98,12 +98,12 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> bool
     if not at.is_saved:
         _save(loop, canonical, at, loss)
     _finish(loop, canonical, at.step)
-    is_evaluated = at.is_evaluated or not _is_due(loop, loop.eval_every, at.step)
+    is_evaluated = at.is_evaluated or not _evaluates_after(loop, at.step)
     return at.step >= loop.num_steps and is_evaluated
 
 
-def _is_due(loop: Loop, every: int, step: int) -> bool:
-    return every > 0 and (step % every == 0 or step == loop.num_steps)
+def _evaluates_after(loop: Loop, step: int) -> bool:
+    return loop.eval_every > 0 and (step % loop.eval_every == 0 or step == loop.num_steps)
 
 
 def _is_best(loss: float | None, at: Start) -> bool:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import yaml
-from jax.sharding import Mesh
 
 from jaxpipe.checkpoint.checkpoints import Checkpoints
 from jaxpipe.checkpoint.manifest import Manifest
@@ -16,10 +15,8 @@ from jaxpipe.errors import DamagedError, InputError
 from jaxpipe.pipeline import Tree
 from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Start
-from jaxpipe.training.plan import Plan
 from jaxpipe.training.processes import first_said, from_first, is_first
 from jaxpipe.training.run_directory import RunDirectory
-from jaxpipe.training.state import canonical_template
 
 NO_STEP = -1
 
@@ -51,9 +48,11 @@ def checkpoint_info(config: Config, batches: Batches, start: Start) -> dict[str,
 
 
 def read_checkpoint(
-    config: Config, plan: Plan, mesh: Mesh, *, checkpoints: Checkpoints, batches: Batches
+    config: Config, like: Tree, *, checkpoints: Checkpoints, batches: Batches
 ) -> Found | None:
     """The newest whole checkpoint, with ``batches`` set to go on after it; None if there is nothing yet.
+
+    ``like`` is the ``canonical_template`` of the run.
 
     What is damaged is left alone, and told in ``Found.damaged``. Of several processes the first one looks
     which there are, each proves its share of the files, and all read what was found.
@@ -70,11 +69,8 @@ def read_checkpoint(
             manifest = checkpoints.read_manifest(step)
             changes = _check(manifest, config)
             batches.set_state(manifest.info["data"])
-            template = canonical_template(
-                plan.init_params, plan.optimizer, layout=plan.program.layout, mesh=mesh
-            )
             try:
-                canonical = checkpoints.restore(step, template)
+                canonical = checkpoints.restore(step, like)
             except DamagedError as error:
                 damage = str(error)
             else:

@@ -128,7 +128,7 @@ def _train(
     config: Config, prepared: Prepared, directory: RunDirectory, stop: Stop, standing: Standing
 ) -> int:
     """From the checkpoint, if there is one, to the last step."""
-    mesh, plan, batches = prepared.mesh, prepared.plan, prepared.batches
+    mesh, plan = prepared.mesh, prepared.plan
     resume, config = config.checkpoint.resume, with_own_schedule(config)
     if not resume:
         _write_config(config, directory, plan)
@@ -137,7 +137,8 @@ def _train(
     with open_checkpoints(directory.checkpoints, keep=keep, keeps_best=keeps_best) as checkpoints:
         standing.latest = checkpoints.latest
         standing.prepare("reading the checkpoint and placing the weights")
-        found = read_checkpoint(config, plan, mesh, checkpoints=checkpoints, batches=batches)
+        like = canonical_template(plan.init_params, plan.optimizer, layout=plan.program.layout, mesh=mesh)
+        found = read_checkpoint(config, like, checkpoints=checkpoints, batches=prepared.batches)
         start, state = _start(plan, mesh, found)
         if found:
             found = found._replace(canonical=None)  # as large as the state
@@ -161,6 +162,7 @@ def _train(
                 max_skipped_steps=config.train.max_skipped_steps,
             )
             loop = _make_loop(config, prepared, state, checkpoints=checkpoints, log=log, standing=standing)
+            checkpoints.compile_for(like)
             # else the first step would have to wait for those that compile longer
             standing.prepare("waiting until all processes have compiled")
             wait_for_all()
@@ -192,22 +194,18 @@ def _make_loop(
     log: StepLog,
     standing: Standing,
 ) -> Loop:
-    """Compile all that the loop needs, so that no step, evaluation or save has to."""
+    """Compile what the loop runs itself, so that no step, evaluation or save has to."""
     mesh, layout = prepared.mesh, prepared.plan.program.layout
     standing.prepare("compiling the step")
     train_step, seconds = compile_training(config, prepared, state)
     show_facts(log.line.console, "compiled step", compiled_facts(train_step, seconds))
     standing.prepare("compiling the evaluation and the form of checkpoints")
-    to_canonical = make_to_canonical(state, layout=layout, mesh=mesh).lower(state).compile()
-    checkpoints.compile_for(
-        canonical_template(prepared.plan.init_params, prepared.plan.optimizer, layout=layout, mesh=mesh)
-    )
     return Loop(
         train_step=train_step,
         constants=prepared.constants,
         batches=prepared.batches,
         cut=cut_for(config, mesh),
-        to_canonical=to_canonical,
+        to_canonical=make_to_canonical(state, layout=layout, mesh=mesh).lower(state).compile(),
         checkpoints=checkpoints,
         checkpoint_info=lambda at: checkpoint_info(config, prepared.batches, at),
         evaluation=compile_evaluation(config, prepared, state),

@@ -6,15 +6,14 @@ What else the checkpoint holds (configuration, position in the data) is in the f
 """
 
 import argparse
-import os
 import zipfile
 from pathlib import Path
 
 from jaxpipe.checkpoint.manifest import FILE_NAME, Manifest
 from jaxpipe.cli.checkpoint.places import HELP, find_whole
 from jaxpipe.cli.checkpoint.reading import each_leaf
-from jaxpipe.cli.faults import RefusedError, refuse_if_any
-from jaxpipe.cli.output import find_output_faults
+from jaxpipe.cli.faults import refuse_if_any
+from jaxpipe.cli.output import find_output_faults, refused, whole_file
 from jaxpipe.errors import CheckpointError
 
 
@@ -32,20 +31,13 @@ def run(arguments: argparse.Namespace) -> None:
         faults.append(f"-o {arguments.output!r} must end with .npz, as NumPy wants it; add that")
     refuse_if_any(faults)
     folder, manifest = find_whole(arguments.checkpoint)
-    path = Path(arguments.output).resolve()
-    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
     try:
-        number = _write(beside, folder, manifest, with_optimizer=arguments.optimizer)
-        beside.replace(path)
+        with whole_file(Path(arguments.output).resolve()) as path:
+            number = _write(path, folder, manifest, with_optimizer=arguments.optimizer)
     except CheckpointError:  # an OSError too, but of the source
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise RefusedError(
-            [f"-o {arguments.output!r} cannot be written: {reason}; name another file"]
-        ) from error
-    finally:
-        beside.unlink(missing_ok=True)
+        raise refused(arguments.output, error) from error
     print(f"{arguments.output}: {number} arrays of step {manifest.step}")
 
 

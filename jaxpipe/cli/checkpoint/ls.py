@@ -49,16 +49,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _rows(directory: Path) -> list[_Row]:
-    best = best_step(directory)
+    found = entries(directory)
+    best = best_step(found)
     return [
         _Row(
             entry.step,
             entry.manifest,
-            sum(file.size for file in entry.manifest.files.values()) if entry.manifest else 0,
+            entry.manifest.num_bytes if entry.manifest else 0,
             entry.step == best,
             entry.fault or _size_fault(step_folder(directory, entry.step), entry.manifest),
         )
-        for entry in entries(directory)
+        for entry in found
         if os.path.lexists(step_folder(directory, entry.step))  # it may just have been deleted
     ]
 

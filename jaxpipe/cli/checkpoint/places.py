@@ -38,28 +38,21 @@ def find_steps(text: str) -> tuple[Path, tuple[int, ...]]:
     raise RefusedError([f"{text!r} holds no checkpoints; name a run's directory, such as runs/first"])
 
 
-def find_one(text: str) -> tuple[Path, Manifest]:
-    """The folder of one checkpoint, and what it holds; of a run, the newest complete one.
+def find_whole(text: str) -> tuple[Path, Manifest]:
+    """The folder of one checkpoint whose files are what was written; of a run, of its newest complete one.
 
-    ``RefusedError`` if there is none, ``InputError`` if the one that is named is not complete.
+    ``RefusedError`` if a run has none, ``InputError`` if it is not complete, or a file is not what it was.
     """
     directory, steps = find_steps(text)
-    if Path(text).resolve() == step_folder(directory, steps[0] if steps else 0):
-        step = steps[0]
-    elif complete := complete_steps(directory):
-        step = complete[-1]
-    else:
+    if Path(text).resolve().parent != directory:  # a run, and not one of its checkpoints
+        steps = complete_steps(directory)
+    if not steps:
         raise RefusedError([f"{text!r} has no complete checkpoint; see jaxpipe checkpoint ls"])
-    folder = step_folder(directory, step)
+    folder = step_folder(directory, steps[-1])
     try:
-        return folder, read_complete(directory, step)
+        manifest = read_complete(directory, steps[-1])
     except DamagedError as error:
         raise InputError(f"checkpoint {folder} must be complete, but {error}") from error
-
-
-def find_whole(text: str) -> tuple[Path, Manifest]:
-    """The same, after its files have been read and are what was written; else ``InputError``."""
-    folder, manifest = find_one(text)
     if damage := find_damage(folder, manifest.files):
         raise InputError(f"checkpoint {folder} must be whole, but {damage}; name another one")
     return folder, manifest

@@ -58,5 +58,5 @@ def _verify(directory: Path, step: int) -> tuple[str | None, str]:
         examined = examine_leaf(folder, name, stored)
         if examined.fingerprint != stored.fingerprint:
             return f"the values of {name} are not those that were saved", ""
-    size = sum(file.size for file in manifest.files.values())
-    return None, f"whole, {len(manifest.files)} files, {len(manifest.arrays)} arrays, {format_bytes(size)}"
+    size = format_bytes(manifest.num_bytes)
+    return None, f"whole, {len(manifest.files)} files, {len(manifest.arrays)} arrays, {size}"
