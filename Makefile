@@ -3,16 +3,18 @@
 
 PYTHON      ?= python3
 CONSTRAINTS ?= constraints.txt
+EXTRA       ?= dev
 ARGS        ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/installed
+DEV   := $(VENV)/installed-$(EXTRA)
 LOCK  := $(if $(shell command -v flock),flock pyproject.toml)
 PIP   := -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-grid test-oldest lint check bench gpu-check docs constraints clean
+.PHONY: help setup setup-dev train test test-grid test-oldest lint check bench gpu-check docs constraints clean
 
 help: ## What there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -20,22 +22,25 @@ help: ## What there is
 setup: ## Make .venv and install jaxpipe into it (CONSTRAINTS= for the newest versions)
 	@$(LOCK) $(MAKE) --no-print-directory --silent $(STAMP)
 
+setup-dev: ## The same with what tests, linters and documentation need, PyTorch among it
+	@$(LOCK) $(MAKE) --no-print-directory --silent $(DEV)
+
 train: setup ## Pre-train the tiny Llama on four emulated devices (ARGS='--train.num_steps 20')
 	$(BIN)/python train.py configs/tiny.yaml $(ARGS)
 
-test: setup ## All tests that need no GPU (ARGS='-k zb_h1')
+test: setup-dev ## All tests that need no GPU (ARGS='-k zb_h1')
 	$(BIN)/python -m pytest -m 'not gpu and not grid' -n 2 --dist worksteal $(ARGS)
 
-test-grid: setup ## Prove every schedule for all sizes up to 8 ranks, 24 microbatches, 4 chunks (minutes)
+test-grid: setup-dev ## Prove every schedule for all sizes up to 8 ranks, 24 microbatches, 4 chunks (minutes)
 	$(BIN)/python -m pytest -m grid -n 2 --dist worksteal $(ARGS)
 
 # An old Flax uses what its JAX deprecates; a newer Python is: make test PYTHON=python3.13 VENV=.venv-newest CONSTRAINTS=
 test-oldest: ## What leans most on JAX, on the oldest releases that pyproject.toml allows
-	@$(MAKE) --no-print-directory test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt \
+	@$(MAKE) --no-print-directory test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt EXTRA=test \
 	  ARGS="-W ignore::DeprecationWarning tests/pipeline/test_split_vjp.py tests/training/test_state.py \
 	  tests/training/test_optimizer.py tests/checkpoint tests/data"
 
-lint: setup ## ruff and mypy
+lint: setup-dev ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -50,7 +55,7 @@ bench: setup ## Time the schedules on emulated devices (ARGS='--microbatches 8 -
 gpu-check: setup ## Check and time the executor on one GPU
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
-docs: setup ## Write docs/schedules.md and its pictures anew
+docs: setup-dev ## Write docs/schedules.md and its pictures anew
 	$(BIN)/python docs/schedules_page.py
 
 constraints: ## Write constraints.txt anew: the newest versions that fit pyproject.toml
@@ -65,12 +70,12 @@ clean: ## Remove .venv, caches and what tools left; runs/ stays
 	rm -rf $(VENV) .venv-* .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Only `setup` asks for this, one make at a time, so that two of them at once install once.
-$(STAMP): pyproject.toml $(wildcard $(CONSTRAINTS))
+# Only `setup` and `setup-dev` ask for these, one make at a time, so that two of them at once install once.
+$(STAMP) $(DEV): pyproject.toml $(wildcard $(CONSTRAINTS))
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "jaxpipe needs Python 3.11 or newer, but $(PYTHON) is" \
 	       "$$($(PYTHON) --version 2>/dev/null || echo missing); name another: make setup PYTHON=python3.12" >&2; exit 1; }
 	@echo "setting up $(VENV), once"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python $(PIP) install $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[dev]'
+	@$(BIN)/python $(PIP) install $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(if $(filter $@,$(DEV)),$(EXTRA),text,plot)]'
 	@touch $@

@@ -46,6 +46,9 @@ _GROUPS = (
 """Word, help and commands; of each command the word, its help, and the module with ``add_arguments`` and
 ``run``, whose docstring describes it."""
 
+_ALONE: tuple[tuple[str, str, str], ...] = ()
+"""Commands that are in no group, of one word."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0, 2 for a request that cannot be answered, 1 for a full disk, 130 if interrupted.
@@ -56,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by whoever started this
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the end)
     arguments = _parser(chosen=argv[:2]).parse_args(argv)
-    name = f"jaxpipe {arguments.group} {arguments.action}"
+    name = " ".join(["jaxpipe", arguments.group, *filter(None, [getattr(arguments, "action", None)])])
     try:
         code = arguments.run(arguments)
         sys.stdout.flush()
@@ -107,8 +110,17 @@ def _parser(chosen: Sequence[str]) -> argparse.ArgumentParser:
         for name, summary_of_command, module in commands:
             parser_of_command = actions.add_parser(name, help=summary_of_command, allow_abbrev=False)
             if [group, name] == [*chosen]:
-                command = import_module(f"jaxpipe.cli.{module}")
-                parser_of_command.description = command.__doc__
-                command.add_arguments(parser_of_command)
-                parser_of_command.set_defaults(run=command.run)
+                _load(module, parser_of_command)
+    for name, summary_of_command, module in _ALONE:
+        parser_of_command = groups.add_parser(name, help=summary_of_command, allow_abbrev=False)
+        if [name] == [*chosen[:1]]:
+            _load(module, parser_of_command)
     return parser
+
+
+def _load(module: str, parser: argparse.ArgumentParser) -> None:
+    """Import the command, and let it describe itself."""
+    command = import_module(f"jaxpipe.cli.{module}")
+    parser.description = command.__doc__
+    command.add_arguments(parser)
+    parser.set_defaults(run=command.run)
