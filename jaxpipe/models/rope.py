@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021, "RoFormer"), with the scaling of Llama 3.1.
+"""Rotary position embedding (Su et al. 2021, "RoFormer"), with the scaling of Llama 3.1 or a linear one.
 
 The tables come from the sizes alone, in float64, and are kept in fp32: never a parameter, never bf16,
 in which position 15,962 would become 15,968. Rotation is by halves, as in Hugging Face's weights:
@@ -26,12 +26,16 @@ def rope_frequencies(
 ) -> Float[np.ndarray, " half"]:
     """Radians per position of each pair, float64.
 
+    linear scaling divides all by ``factor`` (Chen et al. 2023, "Extending Context Window of Large Language
+    Models via Positional Interpolation").
     llama3 scaling divides slow frequencies by ``factor``, keeps fast ones, and goes over smoothly where
     the original context holds between ``low_freq_factor`` and ``high_freq_factor`` turns.
     """
     frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
     if scaling is None or scaling.rope_type == "default":
         return frequencies
+    if scaling.rope_type == "linear":
+        return frequencies / scaling.factor
     turns = scaling.original_max_position_embeddings * frequencies / (2 * np.pi)
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     kept = np.clip(kept, 0.0, 1.0)
