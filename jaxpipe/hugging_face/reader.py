@@ -145,8 +145,8 @@ def _head_faults(found: Mapping[str, Tensor]) -> Iterator[str]:
     embedding, head = (found[name] for name in (EMBEDDING, HEAD))
     if (embedding.dtype, embedding.shape) == (head.dtype, head.shape):
         one, other = (map_tensor(tensor) for tensor in (embedding, head))
-        rows = range(0, len(one), _COMPARED_ROWS)
-        if all(one[row : row + _COMPARED_ROWS].tobytes() == other[row : row + _COMPARED_ROWS].tobytes() for row in rows):
+        blocks = (slice(row, row + _COMPARED_ROWS) for row in range(0, len(one), _COMPARED_ROWS))
+        if all(one[rows].tobytes() == other[rows].tobytes() for rows in blocks):
             return
     yield (
         f"{HEAD} is not {EMBEDDING}, but config.json says tie_word_embeddings, which makes them one; "
