@@ -2,7 +2,7 @@
 
 Each part is what one device had when the checkpoint was saved, and is read once: for tools that turn whole
 models into another form, and must not hold a leaf of all layers. Orbax writes through TensorStore (OCDBT with
-Zarr 3 in it), so TensorStore alone reads it. That the files are what was written is for ``find_damage`` to say.
+Zarr 3 in it), so TensorStore alone reads it. ``find_damage`` says whether the files are what was written.
 """
 
 from collections.abc import Iterator
@@ -28,14 +28,14 @@ def stored_parts(
     """
     import tensorstore
 
-    base = (folder / _FOLDER).resolve().as_uri() + "/"
+    base = {"driver": "file", "path": f"{(folder / _FOLDER).resolve()}/"}
     spec = {"driver": "zarr3", "kvstore": {"driver": "ocdbt", "base": base, "path": f"{name}/"}}
     try:
         array = tensorstore.open(spec, read=True, open=True).result()
         found = (array.dtype.name, tuple(array.shape))
         if found != (stored.dtype, stored.shape):
             raise ValueError(f"it is {found}, but the manifest says {(stored.dtype, stored.shape)}")
-        sizes = array.chunk_layout.read_chunk.shape or ()
+        sizes = [size or 1 for size in array.chunk_layout.read_chunk.shape or ()]
         starts = product(*(range(0, length, size) for length, size in zip(array.shape, sizes, strict=True)))
         for start in starts:
             index = tuple(

@@ -10,6 +10,9 @@
     jaxpipe checkpoint verify runs/first
     jaxpipe checkpoint diff runs/first runs/second/checkpoints/100
     jaxpipe checkpoint export runs/first -o first.npz
+    jaxpipe import-hf Llama-3.2-1B runs/second my.yaml --mesh.dp 2
+    jaxpipe export-hf runs/second second-hf --dtype bfloat16
+    jaxpipe compare-hf second-hf runs/second
 
 Schedules answer within a second, and so does ``ls``, since nothing here loads JAX, nor a command that was not
 asked for. All faults of a request are reported at once, with exit code 2.
@@ -46,7 +49,11 @@ _GROUPS = (
 """Word, help and commands; of each command the word, its help, and the module with ``add_arguments`` and
 ``run``, whose docstring describes it."""
 
-_ALONE: tuple[tuple[str, str, str], ...] = ()
+_ALONE: tuple[tuple[str, str, str], ...] = (
+    ("import-hf", "start a run from a Llama of Hugging Face", "hugging_face.import_hf"),
+    ("export-hf", "write a checkpoint as a Llama of Hugging Face", "hugging_face.export_hf"),
+    ("compare-hf", "compare the logits of the two", "hugging_face.compare_hf"),
+)
 """Commands that are in no group, of one word."""
 
 

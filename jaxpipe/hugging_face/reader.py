@@ -84,7 +84,7 @@ def _find_tensors(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
     if index.exists():
         return _find_in_shards(directory)
     return {}, [
-        f"there is neither {SINGLE} nor {INDEX}; where there are only files of PyTorch (*.bin), load the model "
+        f"there is neither {SINGLE} nor {INDEX}; where there are only *.bin of PyTorch, load the model "
         "with transformers and save it once more"
     ]
 

@@ -2,12 +2,12 @@
 
 ::
 
-    old (transformers 4)    "rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, ...}
-    new (transformers 5)    "rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, ...}
+    old, transformers 4   "rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, ...}
+    new, transformers 5   "rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", "factor": ...}
 
-Old files of linear scaling say ``type`` for ``rope_type``. What is said twice must be the same. We write both:
-an old transformers passes over ``rope_parameters``, and a new one takes ``rope_scaling``, which says the same,
-with the ``rope_theta`` beside it.
+Old files of linear scaling say ``type`` for ``rope_type``. What is said twice must be the same. We write
+both: an old transformers passes over ``rope_parameters``, and a new one takes ``rope_scaling``, which says
+the same, with the ``rope_theta`` beside it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ class Rope(NamedTuple):
 
 
 def read_rope(fields: Mapping[str, Any]) -> tuple[Rope, list[str]]:
-    """The rope of a config.json, and what is wrong with it; the former means nothing if there is something."""
+    """The rope of a config.json, and what is wrong with it; if something is, the rope means nothing."""
     faults: list[str] = []
     thetas = {"rope_theta": fields["rope_theta"]} if fields.get("rope_theta") is not None else {}
     scalings: dict[str, RopeScaling | None] = {}

@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -34,6 +34,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH_BYTES = 8
 _LONGEST_HEADER = 100_000_000
 _ALIGNMENT = 8
+_BLOCK_BYTES = 2**20
 _METADATA = "__metadata__"
 
 
@@ -45,6 +46,10 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
+
+    @property
+    def num_elements(self) -> int:
+        return prod(self.shape)
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
@@ -63,9 +68,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
     start = _LENGTH_BYTES + length
     try:
         header = json.loads(text)
-        tensors = {
-            name: _tensor(path, entry, start) for name, entry in header.items() if name != _METADATA
-        }
+        tensors = {name: _tensor(path, entry, start) for name, entry in header.items() if name != _METADATA}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} must be a whole safetensors file, but its header cannot be read; copy it once more"
@@ -82,8 +85,13 @@ def map_tensor(tensor: Tensor, *, writable: bool = False) -> np.ndarray:
     """The tensor in its file: only what is taken of it is read."""
     if tensor.num_bytes == 0:
         return np.empty(tensor.shape, DTYPES[tensor.dtype])
-    mode = "r+" if writable else "r"
-    return np.memmap(tensor.path, DTYPES[tensor.dtype], mode, tensor.offset, tensor.shape)
+    return np.memmap(
+        tensor.path,
+        DTYPES[tensor.dtype],
+        "r+" if writable else "r",
+        offset=tensor.offset,
+        shape=tensor.shape,
+    )
 
 
 def begin_file(path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtype) -> dict[str, Tensor]:
@@ -102,13 +110,22 @@ def begin_file(path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: np.dtyp
     with path.open("xb") as file:
         file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
         file.flush()
-        # a map of a file with holes would end the process where the disk is full
-        os.posix_fallocate(file.fileno(), 0, _LENGTH_BYTES + len(text) + end)
+        _reserve(file, end)
     return {
         name: _tensor(path, entry, _LENGTH_BYTES + len(text))
         for name, entry in header.items()
         if name != _METADATA
     }
+
+
+def _reserve(file: BinaryIO, num_bytes: int) -> None:
+    """Make the file so much longer, without holes: through a map of one a full disk would end the process."""
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        os.posix_fallocate(file.fileno(), file.tell(), max(num_bytes, 1))
+        file.truncate(file.tell() + num_bytes)
+        return
+    for start in range(0, num_bytes, _BLOCK_BYTES):
+        file.write(bytes(min(_BLOCK_BYTES, num_bytes - start)))
 
 
 def _tensor(path: Path, entry: Mapping[str, Any], start: int) -> Tensor:

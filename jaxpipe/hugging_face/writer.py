@@ -7,9 +7,9 @@
     DIR/model-00001-of-00003.safetensors ...    else these
     DIR/model.safetensors.index.json            and which of them holds which tensor
 
-All is written into a folder beside DIR, which becomes DIR by one rename when the disk has everything. The files
-are made first, as long as they will be, and then filled in through maps: whoever fills them may come with any
-part of any tensor at any time, and needs no more memory than for that part.
+All is written into a folder beside DIR, which becomes DIR by one rename when the disk has everything. The
+files are made first, as long as they will be, and then filled in through maps: whoever fills them may come
+with any part of any tensor at any time, and needs no more memory than for that part.
 """
 
 import json
