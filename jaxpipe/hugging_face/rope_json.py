@@ -104,11 +104,15 @@ def _scaling(said: Mapping[str, Any]) -> RopeScaling | None:
     kind = said.get("rope_type", said.get("type", "default"))
     if kind == "default":
         return None
-    numbers = {key: float(said[key]) for key in _NUMBERS[kind]}
-    if kind == "llama3":
-        key = "original_max_position_embeddings"
-        return RopeScaling(rope_type=kind, **numbers | {key: int(numbers[key])})
-    return RopeScaling(rope_type=kind, **numbers)
+    if kind == "linear":
+        return RopeScaling(rope_type="linear", factor=float(said["factor"]))
+    return RopeScaling(
+        rope_type="llama3",
+        factor=float(said["factor"]),
+        low_freq_factor=float(said["low_freq_factor"]),
+        high_freq_factor=float(said["high_freq_factor"]),
+        original_max_position_embeddings=int(said["original_max_position_embeddings"]),
+    )
 
 
 def _contradictions(thetas: Mapping[str, float], scalings: Mapping[str, RopeScaling | None]) -> Iterator[str]:
