@@ -41,17 +41,24 @@ def parse_for_model(
     if not line.files:
         rest = tuple(item for item in in_file.assignments if not _is_of_model(item.path))
         in_file = replace(in_file, assignments=rest)
-    given = [*_model_assignments(model, origin), Assignment(_RUN_DIRECTORY, Text(run_directory), origin)]
+    given = [
+        *_model_assignments(model, origin),
+        Assignment(_RUN_DIRECTORY, Text(run_directory), ""),
+        Assignment(_RESUME, Text("false"), ""),
+    ]
+    said = overlay([in_file, line.source])
     sources = [in_file, read_environment(os.environ), line.source, Source(tuple(given))]
     values, found = run_values(overlay(sources), line, file=file)
-    found += _contradictions(overlay([in_file, line.source]), model, origin)
-    flags = {assignment.path: assignment for assignment in line.source.assignments}
-    if _RUN_DIRECTORY in flags:
+    found += _contradictions(said, model, origin)
+    if any(flag.path == _RUN_DIRECTORY for flag in line.source.assignments):
         found.append(
             Fault(f"the run's directory is {run_directory!r} already; leave run.dir out", "command line")
         )
-    if values.get(_RESUME):
-        found.append(Fault(f"{_RESUME} goes on with a run, but this is to start one; leave it out"))
+    for assignment in said.assignments:
+        value = assignment.value
+        if assignment.path == _RESUME and not (isinstance(value, Text) and value.text.lower() == "false"):
+            words = f"{_RESUME} goes on with a run, but this is to start one; leave it out"
+            found.append(Fault(words, assignment.where))
     return (None, found) if found else (Command(assemble(values), line.dry_run), [])
 
 

@@ -53,7 +53,7 @@ def import_weights(config: Config, weights: Weights, *, advance: Callable[[int],
     num_devices = config.mesh.dp * config.mesh.pp * config.mesh.tp
     with joined(config.distributed, num_devices=num_devices):
         # how the processes found each other is no part of what the run is
-        config = with_own_schedule(dataclasses.replace(config, distributed=DistributedConfig()))
+        config = dataclasses.replace(config, distributed=DistributedConfig())
         prepared = prepare(config)
         sizes = {name: tensor.num_bytes for name, tensor in weights.tensors.items()}
         text = {"the text's digest": prepared.batches.get_state()["text"]}
@@ -91,7 +91,7 @@ def _write_run(
     advance: Callable[[int], None],
 ) -> None:
     """Checkpoint 0, then the configuration; if that fails, neither."""
-    plan, mesh = prepared.plan, prepared.mesh
+    plan, mesh, config = prepared.plan, prepared.mesh, with_own_schedule(config)
     like = canonical_template(plan.init_params, plan.optimizer, layout=plan.program.layout, mesh=mesh)
     try:
         with open_checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:

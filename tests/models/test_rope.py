@@ -67,6 +67,16 @@ def test_the_factor_is_read_from_the_config(factor: float) -> None:
     np.testing.assert_allclose(plain[-1] / scaled[-1], factor, rtol=1e-15)
 
 
+def test_linear_scaling_divides_all_frequencies() -> None:
+    """As if positions were that much closer together: position 12 turns as 3 did."""
+    plain = rope_tables(rope_frequencies(64, theta=1e4), 4)
+    scaled = rope_tables(
+        rope_frequencies(64, theta=1e4, scaling=RopeScaling(rope_type="linear", factor=4.0)), 13
+    )
+    np.testing.assert_array_equal(scaled.cos[12], plain.cos[3])
+    np.testing.assert_array_equal(scaled.sin[12], plain.sin[3])
+
+
 def test_no_scaling_and_the_default_are_the_same() -> None:
     np.testing.assert_array_equal(
         rope_frequencies(64, theta=1e4, scaling=RopeScaling(rope_type="default", factor=32.0)),
