@@ -58,6 +58,7 @@ _ALLOWED: Mapping[str, tuple[Any, ...]] = {
     "quantization_config": (None,),
     "compression_config": (None,),
     "partial_rotary_factor": (1, None),
+    "rope_interleaved": (False, None),
     "is_encoder_decoder": (False, None),
     "add_cross_attention": (False, None),
     "tie_encoder_decoder": (False, None),
@@ -79,10 +80,11 @@ _HARMLESS = frozenset(
         *("length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids"),
         *("num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id"),
         *("forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty"),
-        *("suppress_tokens", "begin_suppress_tokens"),
+        *("suppress_tokens", "begin_suppress_tokens", "max_sequence_length", "is_llama_config"),
+        *("transformers.js_config", "unsloth_fixed", "unsloth_version"),
     }
 )
-"""Fields of every model of transformers that say nothing of how logits follow from weights.
+"""Fields that say nothing of how logits follow from weights: most of them every model of transformers has.
 
 ``pretraining_tp`` made old versions cut the same products into parts.
 """

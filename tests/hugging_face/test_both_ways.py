@@ -16,6 +16,7 @@ from jaxpipe.config import Config, from_yaml, model_of
 from jaxpipe.data import load_corpus, validation_batches
 from jaxpipe.data.samples import IGNORE_LABEL
 from jaxpipe.hugging_face.torch_logits import torch_logits
+from jaxpipe.training import weights_import
 from jaxpipe.training.saved_logits import saved_logits
 from jaxpipe.training.trainer import train
 
@@ -63,12 +64,14 @@ def test_logits_are_those_of_transformers(imported) -> None:
 
 
 def test_what_is_exported_is_what_was_imported_to_the_bit(imported, tmp_path: Path, text: str) -> None:
-    _, run, model = imported
+    directory, run, model = imported
     assert main(["export-hf", str(run), str(tmp_path / "out"), "--max-shard-size", "15KB"]) == 0
     again = LlamaForCausalLM.from_pretrained(tmp_path / "out").state_dict()
     state = model.state_dict()
     assert again.keys() == state.keys()
     assert all(torch.equal(again[name], state[name]) for name in state)
+    tokens = random_tokens(40)
+    np.testing.assert_array_equal(torch_logits(tmp_path / "out", tokens), torch_logits(directory, tokens))
     stored = set(weights_of(tmp_path / "out"))
     assert stored == set(state) - ({"lm_head.weight"} if model.config.tie_word_embeddings else set())
     assert import_run(tmp_path / "out", tmp_path / "again", text) == 0
@@ -139,6 +142,25 @@ def test_a_mesh_changes_no_bit_of_what_is_imported_or_exported(tmp_path: Path, t
     assert main(["export-hf", str(tmp_path / "many"), str(tmp_path / "out")]) == 0
     before, after = weights_of(tmp_path / "hf"), weights_of(tmp_path / "out")
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_each_device_gets_its_share_alone_and_no_element_is_read_twice(
+    tmp_path: Path, text: str, monkeypatch
+) -> None:
+    """With dp 2 every share lies on two devices; with pp 2 it is half of a leaf at most, but for the norm."""
+    model, read = save_llama(tmp_path / "hf"), weights_import.read_part
+    sizes: dict[str, list[int]] = {}
+
+    def read_part(weights, leaf, index):
+        part = read(weights, leaf, index)
+        sizes.setdefault(leaf.name, []).append(part.size)
+        return part
+
+    monkeypatch.setattr(weights_import, "read_part", read_part)
+    assert import_run(tmp_path / "hf", tmp_path / "run", text, "--mesh.pp", 2, "--mesh.dp", 2) == 0
+    assert sum(map(sum, sizes.values())) == model.num_parameters()
+    assert {name for name, parts in sizes.items() if len(parts) == 1} == {"final.scale"}
+    assert all(max(parts) * 2 == sum(parts) for parts in sizes.values() if len(parts) > 1)
 
 
 def test_an_imported_run_goes_on_like_any_other(tmp_path: Path, text: str) -> None:

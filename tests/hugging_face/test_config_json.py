@@ -127,6 +127,7 @@ UNSUPPORTED = [
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
     ({"model_type": "mistral"}, 'model_type="mistral"'),
     ({"architectures": ["LlamaForSequenceClassification"]}, "architectures="),
+    ({"rope_interleaved": True}, "rope_interleaved=true"),
     ({"qk_norm": True}, "qk_norm=true is not known"),
     ({"original_max_position_embeddings": 4096}, "original_max_position_embeddings=4096 is not known"),
     ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling has rope_type 'dynamic'"),
