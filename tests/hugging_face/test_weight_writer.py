@@ -6,6 +6,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 from weight_files import MODEL, make_tensors
 
@@ -83,7 +84,6 @@ def test_no_file_is_larger_than_asked_and_the_index_names_each(tmp_path: Path) -
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_other_dtypes_are_rounded_to_the_nearest(tmp_path: Path, dtype: str) -> None:
-    torch = pytest.importorskip("torch")
     tensors = make_tensors()
     write(tmp_path / "out", tensors, dtype)
     with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
