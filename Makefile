@@ -55,8 +55,9 @@ bench: setup ## Time the schedules on emulated devices (ARGS='--microbatches 8 -
 gpu-check: setup ## Check and time the executor on one GPU
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
-docs: setup-dev ## Write docs/schedules.md and its pictures anew
+docs: setup-dev ## Write docs/schedules.md and the pictures of ticks anew
 	$(BIN)/python docs/schedules_page.py
+	$(BIN)/python docs/ticks_page.py
 
 constraints: ## Write constraints.txt anew: the newest versions that fit pyproject.toml
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \

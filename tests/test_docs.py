@@ -6,9 +6,12 @@
 ```
 """
 
+import contextlib
+import io
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +21,26 @@ from jaxpipe.cli import main
 from jaxpipe.lowering import TickTable, lower
 from jaxpipe.lowering.replay import replay
 from jaxpipe.lowering.table import NONE
-from jaxpipe.schedules import Schedule, assign_ticks, build, order_grid, split_backward
+from jaxpipe.schedules import (
+    Action,
+    Kind,
+    Schedule,
+    assign_ticks,
+    build,
+    order_grid,
+    simulate,
+    split_backward,
+)
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 WORKED_EXAMPLE = ROOT / "docs" / "how-a-schedule-becomes-ticks.md"
 
 EXAMPLE = build("1f1b", num_ranks=2, num_microbatches=3)
+LARGE = {name: build(name, num_ranks=4, num_microbatches=8) for name in ("1f1b", "zb_h1")}
+"""Those of the pictures."""
+MICROBATCH = 4
+"""Whose way the pictures show."""
 
 
 def figures(path: Path) -> dict[str, str]:
@@ -98,6 +114,33 @@ def dotted(column: np.ndarray, nothing: int) -> str:
     return cells(["." if cell == nothing else str(cell) for cell in column.tolist()])
 
 
+def sizes() -> str:
+    header = ("schedule", "simulated", "ticks", "idle ticks a rank")
+    header += ("inbox", "residuals", "linear inputs", "weight inputs")
+    lines = ["  ".join(header)]
+    for name, schedule in LARGE.items():
+        table = lower(schedule)
+        (idle,) = set((table.ranks.kind == 0).sum(axis=0).tolist())
+        slots = (
+            table.num_inbox_slots,
+            table.num_residual_slots,
+            table.num_input_slots,
+            table.num_weight_slots,
+        )
+        numbers = (f"{simulate(schedule).makespan:g}", table.num_ticks, idle, *slots)
+        cells = (f"{cell:>{len(title)}}" for title, cell in zip(header[1:], numbers, strict=True))
+        lines.append("  ".join([f"{name:8}", *cells]))
+    return "\n".join(lines)
+
+
+def printed(path: Path) -> str:
+    """What the program on a page prints."""
+    (program,) = re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(program, {})
+    return output.getvalue().rstrip()
+
+
 def expected_figures() -> dict[str, str]:
     schedule, table = split_backward(EXAMPLE), lower(EXAMPLE)
     replay(table, EXAMPLE)
@@ -108,7 +151,52 @@ def expected_figures() -> dict[str, str]:
         "rank 0": rank_rows(table, 0),
         "rank 1": rank_rows(table, 1),
         "ends": end_rows(table),
+        "sizes": sizes(),
+        "printed": printed(WORKED_EXAMPLE),
     }
+
+
+def expected_sentences() -> Iterator[str]:
+    """What the page says in words of the schedules in its pictures, with the numbers that the code gives."""
+    table, other = (lower(schedule) for schedule in LARGE.values())
+    ticks, others = (assign_ticks(split_backward(schedule)) for schedule in LARGE.values())
+    simulated, less = (f"{simulate(schedule).makespan:g}" for schedule in LARGE.values())
+    yield f"it takes {less} instead of {simulated}."
+    yield f"1F1B ends at {simulated}, ZB-H1 at {less}."
+    yield f"The simulator counted {simulated} for 1F1B, but these are {table.num_ticks} ticks"
+    assert ticks[Action(Kind.F, 0, MICROBATCH)] == others[Action(Kind.F, 0, MICROBATCH)]
+    assert end_tick(table, "unembed") == end_tick(other, "unembed")
+    yield f"It enters in tick {end_tick(table, 'embed')}:"
+    yield f"F runs in ticks {way(ticks, Kind.F)}, one rank after the other."
+    yield f"In tick {end_tick(table, 'head')} the head turns"
+    yield f"B runs in ticks {way(ticks, Kind.B)}, from rank 3 up to rank 0, "
+    yield f"and in tick {end_tick(table, 'unembed')} the gradient of the embedding"
+    yield f"F in ticks {way(others, Kind.F)}, and waits on its way up, B in ticks {way(others, Kind.B)}."
+    each = len(split_backward(LARGE["1f1b"]).orders[0])
+    idle = table.num_ticks - each
+    yield f"Each rank has {each} actions, so each is idle in {idle} of {table.num_ticks} ticks."
+    yield f"has the same {each} actions on each rank, and {other.num_ticks - each} idle ticks."
+    last, earlier = ticks[Action(Kind.B, 3, 7)], others[Action(Kind.B, 3, 7)]
+    yield f"the last B of rank 3 is in tick {earlier}, in 1F1B in tick {last}."
+    weights = [tick for action, tick in others.items() if (action.kind, action.stage) == (Kind.W, 3)]
+    late = [tick for tick in weights if tick > earlier]
+    assert len(late) == 4
+    yield f"the W of four microbatches, which now fill its ticks {late[0]} to {late[-1]}"
+    read, written = ticks[Action(Kind.B, 0, 0)], ticks[Action(Kind.F, 0, MICROBATCH)]
+    slots = table.ranks.residual_slot[:, 0]
+    assert slots[read] == slots[written]
+    yield f"from slot {slots[read]} in tick {read}, and F puts microbatch 4 there in tick {written}."
+
+
+def end_tick(table: TickTable, end: str) -> int:
+    return getattr(table.ends, end)[:, 0].tolist().index(MICROBATCH)
+
+
+def way(ticks: dict[Action, int], kind: Kind) -> str:
+    *most, last = sorted(
+        tick for action, tick in ticks.items() if (action.kind, action.microbatch) == (kind, MICROBATCH)
+    )
+    return f"{', '.join(map(str, most))} and {last}"
 
 
 def test_the_worked_example_shows_what_lowering_gives() -> None:
@@ -117,6 +205,34 @@ def test_the_worked_example_shows_what_lowering_gives() -> None:
     assert set(found) == set(expected)
     for name, text in expected.items():
         assert found[name] == text, f"figure {name!r} should be\n{text}"
+
+
+def test_the_worked_example_says_in_words_what_the_code_gives() -> None:
+    page = " ".join(WORKED_EXAMPLE.read_text(encoding="utf-8").split())
+    for sentence in expected_sentences():
+        assert sentence in page, f"the page should say: {sentence}"
+
+
+def test_what_the_page_says_of_slots_holds_for_64_microbatches() -> None:
+    table = lower(build("1f1b", num_ranks=4, num_microbatches=64))
+    assert (table.num_residual_slots, table.num_weight_slots) == (4, 1)
+
+
+def test_the_tick_that_the_page_explains_is_as_it_says() -> None:
+    """Its section 4; the picture of it is drawn from the same table."""
+    table = lower(LARGE["zb_h1"])
+    ranks, ends = table.ranks, table.ends
+    assert ranks.kind[8].tolist() == [3, 2, 1, 2]
+    assert ranks.microbatch[8].tolist() == [0, 1, 3, 2]
+    assert (ends.unembed[8, 0], ends.head[8, 0], ends.head_slot[8, 0], ends.embed[8, 0]) == (0, 2, 0, NONE)
+    assert (ranks.residual_slot[8, 1], ranks.weight_slot[8, 1]) == (1, 1)
+    assert (ranks.inbox_read[8, 2], ranks.residual_slot[8, 2], ranks.input_slot[8, 2]) == (0, 1, 3)
+    trash = table.num_inbox_slots
+    assert ranks.from_below[8].tolist() == [trash, trash, trash, 0]
+    assert ranks.from_above[8].tolist() == [0, trash, 0, trash]
+    assert (ranks.from_below[:, 0] == trash).all(), "a path from rank 3 to rank 0 would be used"
+    assert (ends.head[4, 0], ends.head_slot[4, 0]) == (0, 1)
+    assert (ranks.from_below[3, 3], ranks.inbox_read[5, 3], ranks.microbatch[5, 3]) == (0, 0, 1)
 
 
 def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,12 +250,27 @@ def test_links_between_documents_lead_somewhere(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
 
 
-def test_the_page_on_schedules_is_what_the_code_gives(tmp_path: Path) -> None:
-    """``make docs`` writes it anew."""
-    subprocess.run([sys.executable, ROOT / "docs" / "schedules_page.py", tmp_path], check=True, timeout=120)
+@pytest.mark.parametrize(
+    ("script", "written_to", "pictures", "page"),
+    [
+        ("schedules_page.py", ".", "schedules", {Path("schedules.md")}),
+        ("ticks_page.py", "ticks", "ticks", set()),
+    ],
+)
+def test_pages_and_pictures_are_what_the_code_gives(
+    script: str, written_to: str, pictures: str, page: set[Path], tmp_path: Path
+) -> None:
+    """``make docs`` writes them anew."""
+    docs = ROOT / "docs"
+    subprocess.run([sys.executable, docs / script, tmp_path / written_to], check=True, timeout=120)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     written = {path.relative_to(tmp_path): path.read_bytes() for path in files}
-    pictures = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs" / "schedules").iterdir()}
-    assert set(written) == {Path("schedules.md")} | pictures
+    assert set(written) == page | {path.relative_to(docs) for path in (docs / pictures).iterdir()}
     for path, content in written.items():
-        assert (ROOT / "docs" / path).read_bytes() == content, f"{path} is out of date: make docs"
+        assert (docs / path).read_bytes() == content, f"{path} is out of date: make docs"
+
+
+def test_every_picture_of_ticks_is_on_the_page_and_has_words_for_who_cannot_see_it() -> None:
+    shown = dict(re.findall(r"!\[([^\]]*)\]\((ticks/[^)]+)\)", WORKED_EXAMPLE.read_text(encoding="utf-8")))
+    assert set(shown.values()) == {f"ticks/{path.name}" for path in (ROOT / "docs" / "ticks").iterdir()}
+    assert all(len(words) > 40 for words in shown)
