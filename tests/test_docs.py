@@ -20,7 +20,7 @@ import pytest
 from jaxpipe.cli import main
 from jaxpipe.lowering import TickTable, lower
 from jaxpipe.lowering.replay import replay
-from jaxpipe.lowering.table import NONE
+from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, IDLE, NONE, WEIGHT
 from jaxpipe.schedules import (
     Action,
     Kind,
@@ -213,16 +213,21 @@ def test_the_worked_example_says_in_words_what_the_code_gives() -> None:
         assert sentence in page, f"the page should say: {sentence}"
 
 
-def test_what_the_page_says_of_slots_holds_for_64_microbatches() -> None:
+def test_what_the_page_says_of_memory_is_so() -> None:
+    held = [simulate(schedule).peak_until_weight for schedule in LARGE.values()]
+    assert [list(peaks) for peaks in held] == [[4, 3, 2, 1], [4, 4, 4, 4]]
     table = lower(build("1f1b", num_ranks=4, num_microbatches=64))
     assert (table.num_residual_slots, table.num_weight_slots) == (4, 1)
+    last = lower(LARGE["zb_h1"]).ranks.residual_slot[:, 3]
+    assert set(last.tolist()) == {0, 4}, "one residual slot of rank 3 is used, 4 stands for none"
 
 
 def test_the_tick_that_the_page_explains_is_as_it_says() -> None:
     """Its section 4; the picture of it is drawn from the same table."""
     table = lower(LARGE["zb_h1"])
     ranks, ends = table.ranks, table.ends
-    assert ranks.kind[8].tolist() == [3, 2, 1, 2]
+    assert (IDLE, FORWARD, BACKWARD, WEIGHT, BACKWARD_WEIGHT) == (0, 1, 2, 3, 4)
+    assert ranks.kind[8].tolist() == [WEIGHT, BACKWARD, FORWARD, BACKWARD]
     assert ranks.microbatch[8].tolist() == [0, 1, 3, 2]
     assert (ends.unembed[8, 0], ends.head[8, 0], ends.head_slot[8, 0], ends.embed[8, 0]) == (0, 2, 0, NONE)
     assert (ranks.residual_slot[8, 1], ranks.weight_slot[8, 1]) == (1, 1)

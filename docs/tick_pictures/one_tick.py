@@ -33,7 +33,10 @@ MESSAGES_HEIGHT = TITLE + 2 * LANE + LINE + 22
 
 
 def draw_tick(table: TickTable, tick: int) -> str:
-    """The text of a file; each rank has a column. With several chunks messages would go round, off the picture."""
+    """The text of a file; each rank has a column.
+
+    Only with one chunk a rank: with several, messages go from the last rank to the first, off the picture.
+    """
     assert table.placement.num_chunks == 1, f"{table.name} has several chunks"
     actions = [action_at(table, tick, rank) for rank in range(table.placement.num_ranks)]
     shades = sorted({shade_of(action, table.placement) for action in actions if action})
