@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from docs import recipes_page
 from jaxpipe.cli import main
 from jaxpipe.lowering import TickTable, lower
 from jaxpipe.lowering.replay import replay
@@ -143,3 +144,36 @@ def test_the_page_on_schedules_is_what_the_code_gives(tmp_path: Path) -> None:
     assert set(written) == {Path("schedules.md")} | pictures
     for path, content in written.items():
         assert (ROOT / "docs" / path).read_bytes() == content, f"{path} is out of date: make docs"
+
+
+def test_the_configuration_page_is_what_the_code_gives(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, ROOT / "docs" / "configuration_page.py", tmp_path], check=True, timeout=60
+    )
+    written = (tmp_path / "configuration.md").read_text(encoding="utf-8")
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == written, (
+        "out of date: make docs"
+    )
+
+
+def test_the_recipes_show_what_a_dry_run_prints() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert recipes_page.with_figures(page) == page, "out of date: make docs"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Of links that lead nowhere, among others; pages outside docs/ that are linked to are part of it."""
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    assert "configs/llama3_1b.yaml.txt" in (tmp_path / "site" / "recipes" / "index.html").read_text()
+    assert (tmp_path / "site" / "files" / "configs" / "llama3_1b.yaml.txt").exists()
