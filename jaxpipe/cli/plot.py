@@ -1,4 +1,4 @@
-"""Draw the curves of one run or several: loss, learning rate, gradient norm, throughput, and the MFU if it is known.
+"""Draw the curves of one run or several: loss, learning rate, gradient norm, throughput, and MFU if known.
 
 What is drawn is what metrics.jsonl holds; the run may be in progress. Several runs are laid over each other:
 `jaxpipe plot runs/first runs/second -o curves.svg`.
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from jaxpipe.cli.faults import RefusedError, refuse_if_any
+from jaxpipe.cli.faults import refuse_if_any
 from jaxpipe.cli.output import find_output_faults, refused, whole_file
 from jaxpipe.curves.drawing import FORMATS, draw
 from jaxpipe.curves.records import read_records

@@ -1,14 +1,14 @@
 """A picture of the curves of one run or several: a panel for each kind of number, a colour for each run.
 
-The loss has the upper row for itself. Below it stand learning rate, gradient norm and throughput, and the MFU where
-it is known. Steps at which a value was not finite are crosses at the upper edge of its panel.
+The loss has the upper row for itself. Below it stand learning rate, gradient norm and throughput, and the MFU
+where it is known. Steps at which a value was not finite are crosses at the upper edge of its panel.
 
 Nothing of matplotlib's global state is used: no pyplot, and its settings only while the picture is made.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxpipe.curves.run_curves import Curve, RunCurves, smoothed
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FORMATS = ("png", "svg")
 
 _HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#4d4d4d")
-"""Okabe and Ito's, which colour-blind eyes tell apart; without their yellow, which is too light for a line."""
+"""Okabe and Ito's, which colour-blind eyes tell apart; their yellow is too light for a line."""
 _DASHES = ("solid", (0, (5, 1.5)), (0, (1, 1)))
 """For the second and the third seven runs."""
 _LONGEST_NAME = 48
@@ -28,7 +28,15 @@ _FEW = 40
 _LOG_FROM = 50.0
 """From this ratio of the highest to the lowest value on, a norm has a logarithmic axis."""
 
-_SETTINGS = {
+_RING: dict[str, Any] = {
+    "marker": "o",
+    "markerfacecolor": "white",
+    "linewidth": 0.6,
+    "linestyle": (0, (2, 2)),
+}
+"""How validation is drawn."""
+
+_SETTINGS: Any = {
     "font.size": 9.0,
     "font.family": "sans-serif",
     "axes.titlesize": 10.0,
@@ -47,18 +55,19 @@ _SETTINGS = {
 
 
 class _Panel(NamedTuple):
-    """keys: the curve that is a line, and maybe one that is points."""
+    """keys: the curve that is a line, and maybe one that is points; is_noisy: to be smoothed."""
 
     keys: tuple[str, ...]
     title: str
     unit: str
     starts_at_zero: bool = False
+    is_noisy: bool = True
     may_be_log: bool = False
 
 
 _LOSS = _Panel(("loss", "eval_loss"), "Loss", "nats per token")
 _LOWER = (
-    _Panel(("learning_rate",), "Learning rate", "", starts_at_zero=True),
+    _Panel(("learning_rate",), "Learning rate", "", starts_at_zero=True, is_noisy=False),
     _Panel(("grad_norm",), "Gradient norm, before clipping", "", may_be_log=True),
     _Panel(("tokens_per_second",), "Throughput", "tokens per second", starts_at_zero=True),
 )
@@ -67,11 +76,11 @@ _MFU = _Panel(("mfu",), "Model FLOPs utilization", "", starts_at_zero=True)
 
 class _Style(NamedTuple):
     color: str
-    dash: str | tuple
+    dash: Any
 
 
 def draw(runs: Sequence[RunCurves], path: Path, *, image_format: str, smooth: int = 1) -> None:
-    """Write the picture to ``path``; each line is a mean over ``smooth`` logged steps, with all of them behind.
+    """Write the picture to ``path``; lines are means over ``smooth`` logged steps, with each of them behind.
 
     Raises:
         OSError: it cannot be written.
@@ -104,7 +113,7 @@ def _draw_panel(axes: "Axes", panel: _Panel, runs: Sequence[RunCurves], smooth: 
         line, *points = (run.curves.get(key) for key in panel.keys)
         style = _style(index)
         if line is not None:
-            _draw_line(axes, line, style, smooth)
+            _draw_line(axes, line, style, smooth if panel.is_noisy else 1)
         for curve in points:
             if curve is not None:
                 _draw_points(axes, curve, style)
@@ -112,11 +121,13 @@ def _draw_panel(axes: "Axes", panel: _Panel, runs: Sequence[RunCurves], smooth: 
     axes.set_ylabel(panel.unit)
     axes.set_xlabel("step")
     axes.margins(x=0.02)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=(1, 2, 5, 10)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    values = [
-        value for run in runs for key in panel.keys if key in run.curves for value in run.curves[key].values
-    ]
+    curves = [run.curves[key] for run in runs for key in panel.keys if key in run.curves]
+    steps = {step for curve in curves for step in (*curve.steps, *curve.not_finite)}
+    if len(steps) == 1:
+        axes.set_xlim(min(steps) - 1, min(steps) + 1)
+    values = [value for curve in curves for value in curve.values]
     if not values:
         axes.set_yticks([])
         axes.text(0.5, 0.5, "no value yet", transform=axes.transAxes, ha="center", color="#545b66")
@@ -134,7 +145,7 @@ def _draw_panel(axes: "Axes", panel: _Panel, runs: Sequence[RunCurves], smooth: 
 
 def _draw_line(axes: "Axes", curve: Curve, style: _Style, smooth: int) -> None:
     is_smoothed = smooth > 1 and len(curve.values) > 1
-    shape = {"color": style.color, "linestyle": style.dash, "linewidth": 1.3}
+    shape: dict[str, Any] = {"color": style.color, "linestyle": style.dash, "linewidth": 1.3}
     marker = "o" if len(curve.values) <= _FEW else None
     if is_smoothed:
         axes.plot(curve.steps, curve.values, **(shape | {"alpha": 0.25, "linewidth": 0.8}))
@@ -146,17 +157,8 @@ def _draw_line(axes: "Axes", curve: Curve, style: _Style, smooth: int) -> None:
 
 def _draw_points(axes: "Axes", curve: Curve, style: _Style) -> None:
     """Validation: rings in the run's colour, on a thin line."""
-    axes.plot(
-        curve.steps,
-        curve.values,
-        color=style.color,
-        linewidth=0.6,
-        linestyle=(0, (2, 2)),
-        marker="o",
-        markersize=4.5 if len(curve.values) <= _FEW else 2.5,
-        markerfacecolor="white",
-        zorder=3,
-    )
+    size = 4.5 if len(curve.values) <= _FEW else 2.5
+    axes.plot(curve.steps, curve.values, color=style.color, **_RING, markersize=size, zorder=3)
     _mark_not_finite(axes, curve, style)
 
 
@@ -183,13 +185,10 @@ def _explain_marks(axes: "Axes", runs: Sequence[RunCurves]) -> None:
     if any("loss" in run.curves for run in runs):
         handles.append(Line2D([], [], color=ink, label="training"))
     if any("eval_loss" in run.curves for run in runs):
-        ring = {"marker": "o", "markerfacecolor": "white", "markersize": 4.5}
-        handles.append(
-            Line2D([], [], color=ink, linewidth=0.6, linestyle=(0, (2, 2)), label="validation", **ring)
-        )
+        handles.append(Line2D([], [], color=ink, label="validation", **_RING, markersize=4.5))
     if any(curve.not_finite for curve in curves):
         handles.append(Line2D([], [], color=ink, linestyle="none", marker="x", label="not finite"))
-    axes.legend(handles=handles, loc="upper right", frameon=False, ncols=len(handles) or 1)
+    axes.legend(handles=handles, loc="upper right", edgecolor="none", ncols=len(handles) or 1)
 
 
 def _name_runs(figure: "Figure", runs: Sequence[RunCurves]) -> None:
@@ -204,7 +203,7 @@ def _name_runs(figure: "Figure", runs: Sequence[RunCurves]) -> None:
         Line2D([], [], color=style.color, linestyle=style.dash, linewidth=2, label=_shortened(run.name))
         for run, style in zip(runs, styles, strict=True)
     ]
-    longest = max(len(handle.get_label()) for handle in handles)
+    longest = max(len(_shortened(run.name)) for run in runs)
     num_columns = min(max(1, 120 // (longest + 8)), len(runs))
     figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=num_columns)
 

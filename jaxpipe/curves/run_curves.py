@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from jaxpipe.curves.records import Record, numbers_of
@@ -32,12 +33,13 @@ def curves_of(records: Iterable[Record]) -> dict[str, Curve]:
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """The mean of each value and those before it, ``window`` of them where there are so many."""
-    means, total = [], 0.0
-    for index, value in enumerate(values):
-        total += value - (values[index - window] if index >= window else 0.0)
-        means.append(total / min(index + 1, window))
-    return means
+    """The mean of each value and as many on both sides, ``window`` together; fewer towards the ends."""
+    sums = [0.0, *accumulate(values)]
+    reaches = [min(window // 2, index, len(values) - 1 - index) for index in range(len(values))]
+    return [
+        (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)
+        for index, reach in enumerate(reaches)
+    ]
 
 
 def _curve(points: Sequence[tuple[int, float]]) -> Curve:
