@@ -39,26 +39,31 @@ def run(arguments: argparse.Namespace) -> None:
     window, faults = _read_window(arguments.smooth)
     files = {_metrics_of(text): text for text in arguments.runs}
     faults += _find_file_faults(files)
-    output = arguments.output
-    if output is None and len(files) > 1:
+    output = arguments.output or (str(next(iter(files)).with_name("curves.png")) if len(files) == 1 else None)
+    if arguments.output is not None:
+        faults += find_output_faults(arguments, ())
+    if output is None:
         faults.append(f"{len(files)} runs are drawn into one picture, which needs a name; give -o curves.png")
-    elif output is None:
-        output = str(next(iter(files)).with_name("curves.png"))
-    if output is not None:
-        suffix = Path(output).suffix.lower().removeprefix(".")
-        faults += find_output_faults(argparse.Namespace(output=output), ()) if arguments.output else []
-        if suffix not in FORMATS:
-            faults.append(f"-o {output!r} must end with {' or '.join(f'.{name}' for name in FORMATS)}")
+    elif _format_of(output) not in FORMATS:
+        endings = " or ".join(f".{name}" for name in FORMATS)
+        faults.append(f"-o {output!r} must end with {endings}; name another file")
     if find_spec("matplotlib") is None:
         faults.append("drawing needs matplotlib, which is not installed; pip install 'jaxpipe[plot]'")
     refuse_if_any(faults)
-    _draw(_read_runs(files), Path(output), image_format=suffix, smooth=window)
+    assert output is not None
+    _draw(_read_runs(files), Path(output), image_format=_format_of(output), smooth=window)
+
+
+def _format_of(output: str) -> str:
+    return Path(output).suffix.lower().removeprefix(".")
 
 
 def _read_window(text: str) -> tuple[int, list[str]]:
     if text.isdecimal() and 1 <= int(text) <= _LONGEST_WINDOW:
         return int(text), []
-    return 1, [f"--smooth {text!r} must be a whole number from 1 to {_LONGEST_WINDOW}"]
+    return 1, [
+        f"--smooth {text!r} must be a whole number from 1 to {_LONGEST_WINDOW}; 1 leaves out the means"
+    ]
 
 
 def _metrics_of(text: str) -> Path:
@@ -114,6 +119,4 @@ def _draw(runs: Sequence[RunCurves], output: Path, *, image_format: str, smooth:
             draw(runs, path, image_format=image_format, smooth=smooth)
     except OSError as error:
         raise refused(str(output), error) from error
-    print(
-        f"{output}: {' and '.join(run.name for run in runs[:2]) if len(runs) <= 2 else f'{len(runs)} runs'}"
-    )
+    print(f"{output}: {', '.join(run.name for run in runs)}")

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxpipe.curves.event_file import add_record, open_event_file
+
 pytest.importorskip("tensorboardX")
 event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-
-from jaxpipe.curves.event_file import add_record, open_event_file  # noqa: E402
 
 KILLED = [{"step": step, "loss": 5.0 - step / 7, "tokens": 64} for step in range(1, 8)]
 RESUMED = [{"step": step, "loss": 5.0 - step / 7, "tokens": 64} for step in range(4, 12)]

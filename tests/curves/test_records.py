@@ -1,4 +1,4 @@
-"""Reading ``metrics.jsonl``: strict, but for a last line that is still being written; and what makes a curve."""
+"""Reading ``metrics.jsonl``: strict, but for a last line that is still being written; what makes a curve."""
 
 import math
 from pathlib import Path
