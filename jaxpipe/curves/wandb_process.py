@@ -6,6 +6,7 @@ the same run to W&B, and ``jaxpipe.log``, which takes all that W&B prints.
 
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_ERROR = re.compile(r"^[\w.]*(?:Error|Exception): .+", flags=re.MULTILINE)
 _PATIENCE = 10.0
 """Seconds that a run waits at its end for what is left to be sent."""
 
@@ -70,7 +72,7 @@ def find_fault(sender: WandbProcess, *, is_over: bool = False) -> str | None:
             f"Weights & Biases has not got all curves yet; process {sender.process.pid} goes on with that, "
             f"and writes to {sender.log}"
         )
-    cause = _last_line(sender.log) or f"exit code {code}"
+    cause = _last_error(sender.log) or f"exit code {code}"
     return (
         f"Weights & Biases gets no more curves: {cause} ({sender.log}). Training does not need it; "
         "what is missing is sent when the run is resumed"
@@ -85,6 +87,7 @@ def _run_id(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+def _last_error(log: Path) -> str:
+    """The last line that names an exception; W&B has more to say after it."""
+    errors = _ERROR.findall(log.read_text(encoding="utf-8", errors="replace"))
+    return errors[-1] if errors else ""
