@@ -48,7 +48,9 @@ def run(arguments: argparse.Namespace) -> None:
         endings = " or ".join(f".{name}" for name in FORMATS)
         faults.append(f"-o {output!r} must end with {endings}; name another file")
     if find_spec("matplotlib") is None:
-        faults.append("drawing needs matplotlib, which is not installed; pip install 'jaxpipe[plot]'")
+        faults.append(
+            "drawing needs matplotlib, which is not installed; pip install matplotlib (the extra plot)"
+        )
     refuse_if_any(faults)
     assert output is not None
     _draw(_read_runs(files), Path(output), image_format=_format_of(output), smooth=window)

@@ -12,7 +12,7 @@ def check_tensorboard(tensorboard: bool) -> Iterator[str]:
     if tensorboard and not _is_installed("tensorboardX"):
         yield (
             "run.tensorboard=true needs tensorboardX, which is not installed; "
-            "pip install 'jaxpipe[tensorboard]', or leave it out"
+            "pip install tensorboardX (the extra tensorboard), or leave it out"
         )
 
 
@@ -23,7 +23,7 @@ def check_wandb(project: str | None) -> Iterator[str]:
     if not _is_installed("wandb"):
         yield (
             f"run.wandb={project} needs wandb, which is not installed; "
-            "pip install 'jaxpipe[wandb]', or leave it out"
+            "pip install wandb (the extra of that name), or leave it out"
         )
     if len(project) > _LONGEST_PROJECT or set(project) & set(_NOT_IN_PROJECT):
         yield (

@@ -153,7 +153,9 @@ def test_two_runs_need_a_name_and_one_without_numbers_is_no_picture(tmp_path: Pa
 def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("jaxpipe.cli.plot.find_spec", lambda name: None)
     (said,) = refused(capsys, str(make_run(tmp_path / "run")))
-    assert said.endswith("drawing needs matplotlib, which is not installed; pip install 'jaxpipe[plot]'")
+    assert said.endswith(
+        "drawing needs matplotlib, which is not installed; pip install matplotlib (the extra plot)"
+    )
 
 
 def test_a_refusal_loads_neither_matplotlib_nor_jax(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ import numpy as np
 import pytest
 from run_design import make_run, metrics_of
 
+from jaxpipe.curves.event_file import EventFile
+from jaxpipe.errors import StorageError
+from jaxpipe.training.curves import Curves, write_record
 from jaxpipe.training.trainer import train
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +127,16 @@ def test_what_fails_in_wandb_is_told_once_and_costs_no_step(tmp_path: Path) -> N
     assert [line["step"] for line in lines_of(tmp_path / "run" / "metrics.jsonl") if "loss" in line][
         -1
     ] == 150
+
+
+def test_a_disk_that_is_full_is_told_by_the_name_of_the_event_file(tmp_path: Path) -> None:
+    writer = pytest.importorskip("tensorboardX.record_writer").RecordWriter("/dev/full")
+    with open(os.devnull, "w", encoding="utf-8") as file:
+        curves = Curves(file, EventFile(tmp_path / "events", writer, flushed_at=-1e9))
+        with pytest.raises(StorageError, match=r"/events must be written, but: No space left"):
+            write_record(curves, {"step": 1, "loss": 2.0})
+    with pytest.raises(OSError, match="No space left"):  # it tries once more
+        writer.close()
 
 
 def test_flops_per_token_are_the_same_for_any_mesh_microbatches_and_remat(text, tmp_path, capsys) -> None:
