@@ -188,7 +188,14 @@ def _explain_marks(axes: "Axes", runs: Sequence[RunCurves]) -> None:
         handles.append(Line2D([], [], color=ink, label="validation", **_RING, markersize=4.5))
     if any(curve.not_finite for curve in curves):
         handles.append(Line2D([], [], color=ink, linestyle="none", marker="x", label="not finite"))
-    axes.legend(handles=handles, loc="upper right", edgecolor="none", ncols=len(handles) or 1)
+    axes.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),  # above the panel, where it hides nothing
+        borderaxespad=0.0,
+        frameon=False,
+        ncols=len(handles) or 1,
+    )
 
 
 def _name_runs(figure: "Figure", runs: Sequence[RunCurves]) -> None:

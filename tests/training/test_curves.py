@@ -27,8 +27,8 @@ FAKE = ROOT / "tests" / "curves" / "fake_wandb"
 SMALL = [
     *("--model.hidden_size", "16", "--model.intermediate_size", "24", "--data.sequence_length", "16"),
     *("--mesh.pp", "2", "--pipeline.num_microbatches", "2", "--train.global_batch_size", "4"),
-    *("--data.path", "jaxpipe/schedules/**/*.py", "--train.num_steps", "300", "--checkpoint.every", "40"),
-    *("--train.eval_every", "7", "--train.eval_batches", "2", "--run.tensorboard", "--run.wandb", "demo"),
+    *("--data.path", "jaxpipe/schedules/**/*.py", "--train.num_steps", "200", "--checkpoint.every", "70"),
+    *("--train.eval_every", "20", "--train.eval_batches", "2", "--run.tensorboard", "--run.wandb", "demo"),
 ]
 
 
@@ -84,13 +84,14 @@ def timeless(curves: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]
     return {name: curve for name, curve in curves.items() if "second" not in name}
 
 
+@pytest.mark.slow
 def test_a_killed_run_that_goes_on_has_every_step_of_every_curve_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     directory, server = tmp_path / "run", tmp_path / "server"
     metrics = directory / "metrics.jsonl"
     with start(directory) as process:
-        # 40 is saved, and steps beyond it are logged, which will be done again
-        until(lambda: metrics.exists() and '{"step": 60,' in metrics.read_text())
+        # 70 is saved, and steps beyond it are logged, which will be done again
+        until(lambda: metrics.exists() and '{"step": 80,' in metrics.read_text())
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
     # what was logged is sent nevertheless, by a process of its own
@@ -102,14 +103,14 @@ def test_a_killed_run_that_goes_on_has_every_step_of_every_curve_once(tmp_path: 
 
     records = lines_of(metrics)
     expected = curves_of(records)
-    assert list(expected["loss"]) == list(range(1, 301))
-    assert list(expected["eval_loss"]) == [*range(0, 295, 7), 300]
+    assert list(expected["loss"]) == list(range(1, 201))
+    assert list(expected["eval_loss"]) == list(range(0, 201, 20))
     found = of_tensorboard(directory / "tensorboard")
     assert found == expected
     assert all(list(curve) == sorted(curve) for curve in found.values())
 
     rows = [{"step": row.pop("_step"), **row} for row in lines_of(server) if "_step" in row]
-    assert [row["step"] for row in rows] == list(range(301))
+    assert [row["step"] for row in rows] == list(range(201))
     # what was done again took another time, and the one that W&B has is the first
     assert timeless(curves_of(rows)) == timeless(expected)
     first, second = (row["init"] for row in lines_of(server) if "init" in row)
@@ -126,7 +127,7 @@ def test_what_fails_in_wandb_is_told_once_and_costs_no_step(tmp_path: Path) -> N
     assert "RuntimeError: no network, says the fake" in errors
     assert [line["step"] for line in lines_of(tmp_path / "run" / "metrics.jsonl") if "loss" in line][
         -1
-    ] == 300
+    ] == 200
 
 
 def test_a_disk_that_is_full_is_told_by_the_name_of_the_event_file(tmp_path: Path) -> None:
