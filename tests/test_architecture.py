@@ -20,12 +20,14 @@ OURS = {
     "checkpoint": {"checkpoint", "errors", "units"},
     "pictures": {"schedules", "pictures"},
     "hugging_face": {"models", "hugging_face", "errors", "units"},
+    "curves": {"curves", "errors"},
 }
 """What of ours each part may import; ``config``, ``training`` and ``cli`` stand above all of these."""
 
 THEIRS = {
     "schedules": set(),
     "pictures": set(),
+    "curves": {"matplotlib", "tensorboardX", "wandb"},
     "cli": {"rich", "numpy"},
     "solver": {"ortools"},
     "hugging_face": {"numpy", "ml_dtypes", "torch", "transformers"},

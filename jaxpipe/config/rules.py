@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jaxpipe.config.curve_rules import check_tensorboard, check_wandb
 from jaxpipe.config.keys import flatten, keys
 from jaxpipe.config.process_rules import IDENTITY, check_coordinator, check_devices, check_identity
 from jaxpipe.config.ranges import range_faults
@@ -333,4 +334,6 @@ _RULES = (
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),
     _Rule(("train.eval_batch_size", "pipeline.num_microbatches", "mesh.dp"), _eval_batch),
     _Rule(("checkpoint.keep_best", "train.eval_every"), _keep_best),
+    _Rule(("run.tensorboard",), check_tensorboard),
+    _Rule(("run.wandb",), check_wandb),
 )

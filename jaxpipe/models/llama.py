@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int32
 
 from jaxpipe.models.attention import Implementation, causal_attention
 from jaxpipe.models.llama_config import LlamaConfig
@@ -57,13 +57,17 @@ class Attention(nnx.Module):
         self.head_size = size
         self.implementation = implementation
 
-    def __call__(self, x: Float[Array, "b s d"], rope: RopeTables) -> Float[Array, "b s d"]:
+    def __call__(
+        self, x: Float[Array, "b s d"], rope: RopeTables, segments: Int32[Array, "b s"] | None = None
+    ) -> Float[Array, "b s d"]:
         projected = dense(x, self.qkv.get_value())
         q, k, v = (
             projected[name].reshape(*projected[name].shape[:2], -1, self.head_size)
             for name in ("q_proj", "k_proj", "v_proj")
         )
-        mixed = causal_attention(rotate(q, rope), rotate(k, rope), v, implementation=self.implementation)
+        mixed = causal_attention(
+            rotate(q, rope), rotate(k, rope), v, implementation=self.implementation, segments=segments
+        )
         return dense(mixed.reshape(*mixed.shape[:2], -1), self.o.get_value())["o_proj"]
 
 
@@ -89,8 +93,10 @@ class DecoderLayer(nnx.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = SwiGLU(config, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "b s d"], rope: RopeTables) -> Float[Array, "b s d"]:
-        x = x + self.self_attn(self.input_layernorm(x), rope)
+    def __call__(
+        self, x: Float[Array, "b s d"], rope: RopeTables, segments: Int32[Array, "b s"] | None = None
+    ) -> Float[Array, "b s d"]:
+        x = x + self.self_attn(self.input_layernorm(x), rope, segments)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array
 from jaxpipe.models.attention import Implementation
 from jaxpipe.models.llama import DecoderLayer, Kernels, RMSNorm
 from jaxpipe.models.llama_config import LlamaConfig
-from jaxpipe.models.rope import rope_frequencies, rope_tables
+from jaxpipe.models.rope import rope_frequencies, rope_tables, tables_at
 from jaxpipe.pipeline.contract import Split, StageContract, Tree
 
 _SPLITS: frozenset[tuple[str, Split]] = frozenset(
@@ -23,14 +23,21 @@ _SPLITS: frozenset[tuple[str, Split]] = frozenset(
 
 
 def llama_contract(config: LlamaConfig, implementation: Implementation) -> StageContract:
-    """Llama's layer and final norm. Its constants are ``llama_constants``; it wants no extras."""
+    """Llama's layer and final norm. Its constants are ``llama_constants``.
+
+    Its extras, int32 ``[batch, sequence]``, isolate packed documents: ``segments``, the number of a
+    position's document, and ``positions``, counted from its start. Without them a sample is one document.
+    """
     abstract_layer = nnx.eval_shape(
         lambda: DecoderLayer(config, implementation=implementation, rngs=nnx.Rngs(0))
     )
     layer_graph, norm_graph = nnx.graphdef(abstract_layer), nnx.graphdef(_norm(config))
 
     def layer(params: Tree, x: Array, constants: Tree, extras: Tree) -> Array:
-        return nnx.merge(layer_graph, _layer_state(params))(x, constants["rope"])
+        rope = constants["rope"]
+        if "positions" in extras:
+            rope = tables_at(rope, extras["positions"])
+        return nnx.merge(layer_graph, _layer_state(params))(x, rope, extras.get("segments"))
 
     def final(params: Tree, y: Array) -> Array:
         return nnx.merge(norm_graph, nnx.State({"scale": nnx.Param(params["scale"])}))(y)

@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int32
 
 from jaxpipe.models.llama_config import RopeScaling
 
 
 class RopeTables(NamedTuple):
-    """cos and sin of position times frequency, fp32."""
+    """cos and sin of position times frequency, fp32; of all sequences of a batch, or of each its own."""
 
-    cos: Float[Array, "s half"]
-    sin: Float[Array, "s half"]
+    cos: Float[Array, "*batch s half"]
+    sin: Float[Array, "*batch s half"]
 
 
 def rope_frequencies(
@@ -48,9 +48,14 @@ def rope_tables(frequencies: Float[np.ndarray, " half"], sequence_length: int) -
     return RopeTables(jnp.asarray(np.cos(angles), jnp.float32), jnp.asarray(np.sin(angles), jnp.float32))
 
 
+def tables_at(tables: RopeTables, positions: Int32[Array, "b s"]) -> RopeTables:
+    """``[b, s, half]``: the rows of tables ``[length, half]`` for positions below that length."""
+    return RopeTables(*(table.at[positions].get(mode="promise_in_bounds") for table in tables))
+
+
 def rotate(x: Float[Array, "b s h d"], tables: RopeTables) -> Float[Array, "b s h d"]:
     """``x`` turned by its position, in fp32, and back in its own dtype."""
-    cos, sin = tables.cos[None, :, None], tables.sin[None, :, None]
+    cos, sin = (jnp.expand_dims(table, -2 if table.ndim == 3 else (0, -2)) for table in tables)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return turned.astype(x.dtype)

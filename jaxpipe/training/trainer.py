@@ -9,7 +9,6 @@ Several processes all do the same, but the first one alone owns the directory: p
 import dataclasses
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import TextIO
 
 import jax
 from jax.sharding import Mesh
@@ -17,15 +16,15 @@ from jax.sharding import Mesh
 from jaxpipe.checkpoint.checkpoints import Checkpoints, open_checkpoints
 from jaxpipe.config import Config, DistributedConfig, flatten, to_yaml
 from jaxpipe.errors import NotFiniteError
+from jaxpipe.training.curves import Curves, no_curves, open_curves
 from jaxpipe.training.determinism import make_deterministic
 from jaxpipe.training.endings import ending_of
 from jaxpipe.training.grad_norm import square_names
 from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
 from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Loop, Start, run_loop
-from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
-from jaxpipe.training.plan import Plan, make_plan
+from jaxpipe.training.plan import Plan, make_plan, utilization_of
 from jaxpipe.training.preparation import (
     Prepared,
     compile_evaluation,
@@ -148,18 +147,19 @@ def _train(
         # without a checkpoint everything is done once more, the evaluation of step 0 too
         kept = start if found else start._replace(step=-1)
         with (
-            _metrics(directory, kept if resume else None) as file,
+            _curves(config, directory, kept if resume else None) as curves,
             open_progress(console, config.train.num_steps, start_step=start.step) as line,
         ):
             is_other_schedule = _write_config(config, directory, plan) if resume else False
             show_facts(console, "run", _facts(config, prepared, directory, found, is_other_schedule))
             log = StepLog(
-                file,
+                curves,
                 line,
                 config.run.log_every,
                 names=square_names(state.params, plan.program.layout),
                 skips=skips(config),
                 max_skipped_steps=config.train.max_skipped_steps,
+                utilization=utilization_of(config, mesh),
             )
             loop = _make_loop(config, prepared, state, checkpoints=checkpoints, log=log, standing=standing)
             checkpoints.compile_for(like)
@@ -218,13 +218,13 @@ def _make_loop(
     )
 
 
-def _metrics(directory: RunDirectory, kept: Start | None) -> AbstractContextManager[TextIO]:
-    """The file of metrics; where another process writes them, they go nowhere."""
+def _curves(config: Config, directory: RunDirectory, kept: Start | None) -> AbstractContextManager[Curves]:
+    """The metrics, and where else they go; where another process writes them, they go nowhere."""
     if not is_first():
-        return open(os.devnull, "w", encoding="utf-8")
+        return no_curves()
     if kept is None:
-        return open_metrics(directory.metrics)
-    return open_metrics(directory.metrics, resume_step=kept.step, is_evaluated=kept.is_evaluated)
+        return open_curves(config, directory)
+    return open_curves(config, directory, resume_step=kept.step, is_evaluated=kept.is_evaluated)
 
 
 def _write_config(config: Config, directory: RunDirectory, plan: Plan) -> bool:

@@ -31,7 +31,7 @@ def test_a_right_configuration_has_no_faults(right):
 
 
 def test_every_number_has_a_range():
-    numbers = {path for path, key in keys().items() if key.hint in (int, float, int | None)}
+    numbers = {path for path, key in keys().items() if key.hint in (int, float, int | None, float | None)}
     assert set(RANGES) == numbers
 
 
