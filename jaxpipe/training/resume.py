@@ -89,14 +89,17 @@ def refuse_lost(directory: RunDirectory, checkpoints: Checkpoints) -> None:
     """Of a run that resumes and has no checkpoint: refuse if it had some, warn if it had begun.
 
     Raises:
-        InputError: its metrics show that it has saved, or damaged checkpoints were set aside.
+        InputError: its metrics show that it has saved, damaged checkpoints were set aside, or it began
+            with imported weights.
     """
     num_aside = checkpoints.num_set_aside()
     lines = directory.metrics.read_bytes().splitlines() if directory.metrics.exists() else []
     has_saved = _has_saved(directory, lines)
-    if num_aside or has_saved:
+    is_imported = directory.imported.exists()
+    if num_aside or has_saved or is_imported:
         signs = [f"{num_aside} damaged ones that were set aside"] * bool(num_aside)
         signs += ["metrics of a run that has saved some"] * has_saved
+        signs += [f"{directory.imported.name}, which says that its first weights were imported"] * is_imported
         raise InputError(
             f"{checkpoints.directory} has no checkpoint to resume from, but there are {' and '.join(signs)}; "
             "bring a checkpoint back from a copy, or start a new run in another directory"

@@ -6,6 +6,7 @@
       config.yaml       the resolved config
       schedule.csv      the schedule, if it comes from a file
       metrics.jsonl     see metrics.py
+      imported.txt      whence the weights are, if the run did not begin with random ones
       checkpoints/      see checkpoint/
       .lock             locked while a process works here
 
@@ -43,6 +44,10 @@ class RunDirectory:
     @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
+
+    @property
+    def imported(self) -> Path:
+        return self.path / "imported.txt"
 
     @property
     def checkpoints(self) -> Path:

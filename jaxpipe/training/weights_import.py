@@ -24,6 +24,7 @@ from jaxpipe.hugging_face.reader import Weights, read_part
 from jaxpipe.hugging_face.tensor_names import leaves_of
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.pipeline import Tree
+from jaxpipe.training.atomic_write import write_text_atomically
 from jaxpipe.training.global_arrays import from_parts
 from jaxpipe.training.loop import Start
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
@@ -99,10 +100,12 @@ def _write_run(
             checkpoints.save(0, state, checkpoint_info(config, prepared.batches, Start(is_saved=True)))
         if is_first():
             write_own_schedule(config, directory, plan.schedule)
+            write_text_atomically(directory.imported, f"{weights.directory.resolve()}\n")
             write_config(directory, to_yaml(config))
     except BaseException as error:
         if is_first():
             shutil.rmtree(directory.checkpoints, ignore_errors=True)
+            directory.imported.unlink(missing_ok=True)
         if isinstance(error, NotFiniteError):
             raise InputError(f"the weights of {weights.directory} must be finite, but {error}") from error
         raise

@@ -1,6 +1,7 @@
 """From transformers into a run and back: the same logits, the same bits."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from jaxpipe.cli import main
 from jaxpipe.config import Config, from_yaml, model_of
 from jaxpipe.data import load_corpus, validation_batches
 from jaxpipe.data.samples import IGNORE_LABEL
+from jaxpipe.errors import InputError
 from jaxpipe.hugging_face.torch_logits import torch_logits
 from jaxpipe.training import weights_import
 from jaxpipe.training.saved_logits import saved_logits
@@ -172,7 +174,9 @@ def test_an_imported_run_goes_on_like_any_other(tmp_path: Path, text: str) -> No
     assert sorted(path.name for path in run.iterdir() if path.name[0] != ".") == [
         "checkpoints",
         "config.yaml",
+        "imported.txt",
     ]
+    assert Path((run / "imported.txt").read_text().strip()) == tmp_path / "hf"
     saved = (run / "config.yaml").read_text()
     config = from_yaml(saved.replace("resume: false", "resume: true"))
     assert config.checkpoint.resume
@@ -194,3 +198,15 @@ def their_loss(directory: Path, config: Config) -> float:
     logits = torch.from_numpy(torch_logits(directory, batch["tokens"])).flatten(0, 1)
     labels = torch.from_numpy(batch["labels"].astype(np.int64)).flatten()
     return float(torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE_LABEL))
+
+
+def test_an_imported_run_without_its_checkpoint_never_starts_from_random_weights(
+    tmp_path: Path, text: str
+) -> None:
+    save_llama(tmp_path / "hf")
+    run = tmp_path / "run"
+    assert import_run(tmp_path / "hf", run, text) == 0
+    shutil.rmtree(run / "checkpoints" / "0")
+    config = from_yaml((run / "config.yaml").read_text().replace("resume: false", "resume: true"))
+    with pytest.raises(InputError, match=r"no checkpoint to resume from, but there are imported\.txt"):
+        train(config)
