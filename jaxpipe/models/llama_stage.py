@@ -9,7 +9,8 @@ from jaxpipe.models.attention import Implementation
 from jaxpipe.models.llama import DecoderLayer, Kernels, RMSNorm
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.rope import rope_frequencies, rope_tables
-from jaxpipe.pipeline.contract import Split, StageContract, Tree
+from jaxpipe.pipeline.cache import Place
+from jaxpipe.pipeline.contract import Cached, Split, StageContract, Tree
 
 _SPLITS: frozenset[tuple[str, Split]] = frozenset(
     {
@@ -23,7 +24,10 @@ _SPLITS: frozenset[tuple[str, Split]] = frozenset(
 
 
 def llama_contract(config: LlamaConfig, implementation: Implementation) -> StageContract:
-    """Llama's layer and final norm. Its constants are ``llama_constants``; it wants no extras."""
+    """Llama's layer and final norm. Its constants are ``llama_constants``; it wants no extras.
+
+    Decoding, a layer keeps its keys and values; the constants must reach as far as the cache.
+    """
     abstract_layer = nnx.eval_shape(
         lambda: DecoderLayer(config, implementation=implementation, rngs=nnx.Rngs(0))
     )
@@ -32,10 +36,20 @@ def llama_contract(config: LlamaConfig, implementation: Implementation) -> Stage
     def layer(params: Tree, x: Array, constants: Tree, extras: Tree) -> Array:
         return nnx.merge(layer_graph, _layer_state(params))(x, constants["rope"])
 
+    def cached_layer(
+        params: Tree, x: Array, constants: Tree, cache: Tree, place: Place
+    ) -> tuple[Array, Tree]:
+        layer = nnx.merge(layer_graph, _layer_state(params))
+        return layer.with_cache(x, constants["rope"], cache, place)
+
+    def kept(batch: int, length: int, tp: int, dtype: jnp.dtype) -> Tree:
+        shape = (batch, config.kv_heads // tp, length, config.head_size)
+        return dict.fromkeys(("k", "v"), jax.ShapeDtypeStruct(shape, dtype))
+
     def final(params: Tree, y: Array) -> Array:
         return nnx.merge(norm_graph, nnx.State({"scale": nnx.Param(params["scale"])}))(y)
 
-    return StageContract(layer, final, _SPLITS)
+    return StageContract(layer, final, _SPLITS, Cached(cached_layer, kept))
 
 
 def llama_constants(config: LlamaConfig, sequence_length: int) -> Tree:

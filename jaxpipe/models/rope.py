@@ -7,9 +7,10 @@ element i turns with element i + head_dim / 2.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int32
 
 from jaxpipe.models.llama_config import RopeScaling
 
@@ -42,6 +43,11 @@ def rope_tables(frequencies: Float[np.ndarray, " half"], sequence_length: int) -
     """Tables for positions 0 .. ``sequence_length`` - 1."""
     angles = np.arange(sequence_length)[:, None] * frequencies
     return RopeTables(jnp.asarray(np.cos(angles), jnp.float32), jnp.asarray(np.sin(angles), jnp.float32))
+
+
+def tables_at(tables: RopeTables, first: Int32[Array, ""], length: int) -> RopeTables:
+    """Those of ``length`` positions from ``first`` on, which may be traced."""
+    return RopeTables._make(jax.lax.dynamic_slice_in_dim(table, first, length) for table in tables)
 
 
 def rotate(x: Float[Array, "b s h d"], tables: RopeTables) -> Float[Array, "b s h d"]:
