@@ -10,6 +10,7 @@
     jaxpipe checkpoint verify runs/first
     jaxpipe checkpoint diff runs/first runs/second/checkpoints/100
     jaxpipe checkpoint export runs/first -o first.npz
+    jaxpipe generate runs/first --prompt "def "
 
 Schedules answer within a second, and so does ``ls``, since nothing here loads JAX, nor a command that was not
 asked for. All faults of a request are reported at once, with exit code 2.
@@ -46,7 +47,9 @@ _GROUPS = (
 """Word, help and commands; of each command the word, its help, and the module with ``add_arguments`` and
 ``run``, whose docstring describes it."""
 
-_ALONE: tuple[tuple[str, str, str], ...] = ()
+_ALONE: tuple[tuple[str, str, str], ...] = (
+    ("generate", "continue a text with the model of a checkpoint", "generate"),
+)
 """Commands that are in no group, of one word."""
 
 

@@ -1,6 +1,6 @@
 """The configuration of a run: its sections, and the strict parser of YAML and flags; never loads JAX."""
 
-from jaxpipe.config.command import Command, from_yaml, parse
+from jaxpipe.config.command import Command, from_saved, from_yaml, parse
 from jaxpipe.config.keys import flatten
 from jaxpipe.config.rules import RUN_FILES, faults
 from jaxpipe.config.sections import (
@@ -30,6 +30,7 @@ __all__ = [
     "TrainConfig",
     "faults",
     "flatten",
+    "from_saved",
     "from_yaml",
     "parse",
     "to_yaml",

@@ -79,6 +79,14 @@ class TrainConfig:
     """Batches in an evaluation, the same each time."""
     eval_batch_size: int | None = None
     """Sequences in such a batch; null: global_batch_size."""
+    sample_prompt: str | None = None
+    """After each evaluation a continuation of this text is shown and added to samples.jsonl; null: none."""
+    sample_tokens: int = 64
+    """Tokens of such a continuation, or fewer where the document ends."""
+    sample_temperature: float = 0.8
+    """Divides the logits before a token of it is drawn; 0: the most probable token."""
+    sample_top_p: float = 0.95
+    """Tokens of it are drawn from the most probable ones, which add up to this; 1: from all."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the matrix products; weights, sums and optimizer state stay float32."""
     non_finite: Literal["stop", "skip"] = "stop"

@@ -47,8 +47,8 @@ def remember(cache: Tree, new: Tree, place: Place) -> tuple[Tree, Tree]:
 
 
 def _write(leaf: Array, value: Array, place: Place) -> Array:
-    start = list(np.zeros(leaf.ndim, np.int32))
-    start[0], start[1], start[2 + _POSITIONS_AXIS] = place
+    starts = dict(zip((0, 1, 2 + _POSITIONS_AXIS), place, strict=True))
+    start = [starts.get(axis, jnp.int32(0)) for axis in range(leaf.ndim)]
     return jax.lax.dynamic_update_slice(leaf, value[None, None].astype(leaf.dtype), start)
 
 

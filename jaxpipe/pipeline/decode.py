@@ -91,7 +91,7 @@ def make_begin(
         cache = empty_cache(kept, num_chunks=layout.placement.num_chunks, num_layers=layout.max_layers)
 
         def read_block(index: Array, carry: tuple[Array, Tree]) -> tuple[Array, Tree]:
-            y, cache = carry
+            _, cache = carry
             first = index * block
             new = jax.lax.dynamic_slice_in_dim(tokens, first, block, axis=1)
             ys, cache = _read_positions(reader, new, first, cache)
@@ -113,7 +113,7 @@ def make_begin(
 def make_extend(
     decoder: Decoder, sampling: Sampling, *, end: int | None
 ) -> Callable[[Tree, Decoding, Int32[Array, ""], UInt32[Array, ""], Tree], Decoding]:
-    """``(params, decoding, length, seed, constants) -> Decoding`` of so many tokens, if it is not done before.
+    """``(params, decoding, length, seed, constants) -> Decoding`` of so many tokens, or done before.
 
     end: the token that ends a document, and with it a sample; when all have ended, nothing more is read.
     """
