@@ -10,9 +10,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -29,6 +28,7 @@ from jaxpipe.training.text_tokens import TextTokens, continuation, printable, te
 FORMATS = ("text", "json")
 
 _STDIN = "-"
+_MOST_BY_ITSELF = 128
 _COUNT = Range(1, 2**16)
 _NUMBERS: dict[str, tuple[Callable[[str], Any], Range]] = {
     "num_tokens": (int, Range(1, 2**24)),
@@ -42,12 +42,14 @@ _NUMBERS: dict[str, tuple[Callable[[str], Any], Range]] = {
 _HALF_A_CHARACTER = "\ufffd"
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What was asked for, as far as it can be checked without the checkpoint."""
+class _Request(NamedTuple):
+    """What was asked for, as far as it can be checked without the checkpoint.
+
+    num_tokens: None if it was not given.
+    """
 
     prompt: str
-    num_tokens: int
+    num_tokens: int | None
     num_samples: int
     temperature: float
     top_p: float
@@ -65,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="the text to continue; - reads standard input; without one, a document begins",
     )
-    parser.add_argument("--num-tokens", metavar="N", default="128", help="tokens to add (default 128)")
+    parser.add_argument(
+        "--num-tokens", metavar="N", help="tokens to add (default 128, or as many as the model has room for)"
+    )
     parser.add_argument("--num-samples", metavar="N", default="1", help="continuations (default 1)")
     parser.add_argument("--temperature", metavar="T", default="0.8", help="0 or more (default 0.8)")
     parser.add_argument("--top-p", metavar="P", default="0.95", help="above 0, at most 1 (default 0.95)")
@@ -84,7 +88,10 @@ def run(arguments: argparse.Namespace) -> None:
     config = from_saved(manifest.info["config"], name=f"the configuration in {folder}")
     tokens = text_tokens(config)
     prompt = tokens.encode(request.prompt) or [tokens.end_of_document]
-    refuse_if_any([*_find_misfits(request, config, prompt)])
+    if request.num_tokens is None:
+        room = config.model.max_position_embeddings - len(prompt)
+        request = request._replace(num_tokens=max(min(_MOST_BY_ITSELF, room), 1))
+    refuse_if_any([*_find_misfits(request, config, len(prompt))])
     found = _continuations(request, folder, manifest, config=config, tokens=tokens, prompt=prompt)
     if arguments.format == "text" and arguments.output is None and request.num_samples == 1:
         _stream(request.prompt, (continuation(tokens, prompt, ids[0]) for ids in found))
@@ -94,8 +101,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.format == "text":
         write(_as_text(request, texts), arguments.output)
     else:
-        ids = [until_end(ids, tokens.end_of_document) for ids in samples]
-        write(_as_json(request, manifest, texts, ids), arguments.output)
+        lengths = [len(until_end(ids, tokens.end_of_document)) for ids in samples]
+        write(_as_json(request, manifest, texts, lengths), arguments.output)
 
 
 def _read_request(arguments: argparse.Namespace) -> _Request:
@@ -104,7 +111,10 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
     numbers: dict[str, Any] = {}
     for name, (read, allowed) in _NUMBERS.items():
         option, known = f"--{name.replace('_', '-')}", len(faults)
-        number = read_number(getattr(arguments, name), read, option=option, faults=faults, fallback=0)
+        text = getattr(arguments, name)
+        if text is None:
+            continue
+        number = read_number(text, read, option=option, faults=faults, fallback=0)
         numbers[name] = number
         if len(faults) == known and not (abs(number) < float("inf") and allowed.holds(number)):
             faults.append(f"{option} {number} must be {allowed}")
@@ -116,14 +126,15 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
     return _Request(sys.stdin.read() if arguments.prompt == _STDIN else arguments.prompt, **numbers)
 
 
-def _find_misfits(request: _Request, config: Config, prompt: Sequence[int]) -> Iterator[str]:
+def _find_misfits(request: _Request, config: Config, prompt_length: int) -> Iterator[str]:
     """What this model cannot do."""
+    assert request.num_tokens is not None, "it is settled when the model is known"
     model, longest = config.model, config.model.max_position_embeddings
-    if len(prompt) + request.num_tokens > longest:
-        room = longest - len(prompt)
+    room = longest - prompt_length
+    if request.num_tokens > room:
         remedy = f"use at most --num-tokens {room}" if room > 0 else f"shorten it to {longest - 1} or fewer"
         yield (
-            f"the prompt of {len(prompt)} tokens and --num-tokens {request.num_tokens} must fit into the "
+            f"the prompt of {prompt_length} tokens and --num-tokens {request.num_tokens} must fit into the "
             f"{longest} positions of the model (max_position_embeddings); {remedy}"
         )
     if request.pp > model.num_hidden_layers:
@@ -148,6 +159,7 @@ def _continuations(
     prompt: Sequence[int],
 ) -> Iterator[Any]:
     """The new tokens of all samples so far, again and again; stderr says what is done before the first."""
+    assert request.num_tokens is not None, "it is settled when the model is known"
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
     with console.status("loading JAX") as status:
         from jaxpipe.pipeline.sampling import Sampling
@@ -193,14 +205,16 @@ def _as_text(request: _Request, texts: Sequence[str]) -> str:
     )
 
 
-def _as_json(request: _Request, manifest: Manifest, texts: Sequence[str], ids: Sequence[list[int]]) -> str:
-    """``text`` is the continuation alone; it is short where the model has ended the document."""
+def _as_json(request: _Request, manifest: Manifest, texts: Sequence[str], lengths: Sequence[int]) -> str:
+    """``text`` is the continuation alone; it has fewer tokens where the model has ended the document."""
     record = {
         "step": manifest.step,
         "prompt": request.prompt,
         "temperature": request.temperature,
         "top_p": request.top_p,
         "seed": request.seed,
-        "samples": [{"text": text, "tokens": new} for text, new in zip(texts, ids, strict=True)],
+        "samples": [
+            {"text": text, "num_tokens": length} for text, length in zip(texts, lengths, strict=True)
+        ],
     }
     return json.dumps(record, indent=2) + "\n"

@@ -48,18 +48,33 @@ def reference_loss_and_gradients(
     return LossAndGradients(loss, num_tokens, gradients)
 
 
+def reference_logits(
+    contract: StageContract,
+    params: Tree,
+    tokens: Int32[Array, "b s"],
+    constants: Tree,
+    extras: Tree,
+    *,
+    recompute: bool = False,
+) -> Float[Array, "b s n"]:
+    """Those of every position of canonical parameters; extras are of these tokens, see ``StageContract``."""
+    layer: Callable = jax.checkpoint(contract.layer) if recompute else contract.layer
+
+    def apply(x: Array, layer_params: Tree) -> tuple[Array, None]:
+        return layer(layer_params, x, constants, extras), None
+
+    x, _ = jax.lax.scan(apply, params["embedding"][tokens], params["layers"])
+    hidden = contract.final(params["final"], x)
+    return jnp.einsum("bsd,nd->bsn", hidden, params.get("head", params["embedding"]))
+
+
 def _summed_loss(
     contract: StageContract, params: Tree, microbatch: Batch, constants: Tree, recompute: bool
 ) -> Float[Array, ""]:
     """The loss of one microbatch (no leading dimension), summed over its valid tokens."""
-    layer: Callable = jax.checkpoint(contract.layer) if recompute else contract.layer
-
-    def apply(x: Array, layer_params: Tree) -> tuple[Array, None]:
-        return layer(layer_params, x, constants, microbatch.extras), None
-
-    x, _ = jax.lax.scan(apply, params["embedding"][microbatch.tokens], params["layers"])
-    hidden = contract.final(params["final"], x)
-    logits = jnp.einsum("bsd,nd->bsn", hidden, params.get("head", params["embedding"]))
+    logits = reference_logits(
+        contract, params, microbatch.tokens, constants, microbatch.extras, recompute=recompute
+    )
     valid = microbatch.labels >= 0
     labels = jnp.where(valid, microbatch.labels, 0)
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
