@@ -113,6 +113,7 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
         option, known = f"--{name.replace('_', '-')}", len(faults)
         text = getattr(arguments, name)
         if text is None:
+            numbers[name] = None
             continue
         number = read_number(text, read, option=option, faults=faults, fallback=0)
         numbers[name] = number

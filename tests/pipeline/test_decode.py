@@ -29,7 +29,7 @@ NO_END = None
 
 TOLERANCE = 1e-5
 """Of the largest logit. Sums of up to 24 fp32 terms in another order differ by about 1e-6; attention to one
-position more or less, or RoPE off by one position, by more than 1e-2 (both were tried)."""
+position more or less, or queries turned by one position too many, by a third of it (they were tried)."""
 
 TOLERANCE_BF16 = 0.05
 """bf16 keeps 8 bits, 0.4 %, and a dozen roundings follow each other through the layers."""
