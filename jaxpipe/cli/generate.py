@@ -124,7 +124,16 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
     except RefusedError as refused:
         faults += refused.faults
     refuse_if_any(faults)
-    return _Request(sys.stdin.read() if arguments.prompt == _STDIN else arguments.prompt, **numbers)
+    return _Request(_read_prompt(arguments.prompt), **numbers)
+
+
+def _read_prompt(given: str) -> str:
+    try:
+        prompt = sys.stdin.read() if given == _STDIN else given
+        prompt.encode()  # what was no UTF-8 on the command line cannot be written as such
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise RefusedError([f"--prompt must be text in UTF-8, but: {error.reason}"]) from error
+    return prompt
 
 
 def _find_misfits(request: _Request, config: Config, prompt_length: int) -> Iterator[str]:

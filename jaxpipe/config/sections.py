@@ -146,8 +146,8 @@ class RunConfig:
     deterministic: bool = False
     """On GPUs, let XLA choose kernels that give the same bits in each run; slower. CPUs always do."""
     step_timeout: int | None = None
-    """Seconds for one step, the slow first one too, or one batch of an evaluation; one that takes longer
-    ends the run, which says where it stands; null: any number."""
+    """Seconds for one step, the slow first one too, one batch of an evaluation or 16 tokens of a sample; one
+    that takes longer ends the run, which says where it stands; null: any number."""
     stop_timeout: int = 55
     """Seconds from SIGTERM or Ctrl-C to the end; a step, evaluation or save that takes longer is given up."""
 

@@ -149,8 +149,7 @@ def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | N
         check_finite(step, validation_loss=loss)
     text = None
     if loss is not None and loop.sampler is not None:
-        loop.standing.begin(f"the sample after step {step}", is_timed=True)
-        text = take_sample(loop.sampler, state.params, stop, step=step)
+        text = _take_sample(loop, loop.sampler, state, step, stop)
         loss = None if text is None else loss
     if loss is not None:
         _tell_evaluation(loop, step, loss, text)
@@ -176,6 +175,13 @@ def _validation_loss(
         loop.standing.begin(text, is_timed=True)
 
     return evaluate(evaluation, state.params, stop, on_batch=begin)
+
+
+def _take_sample(loop: Loop, sampler: Sampler, state: TrainState, step: int, stop: Stop) -> str | None:
+    def begin(number: int) -> None:
+        loop.standing.begin(f"sample after step {step}, token {number + 1}", is_timed=True)
+
+    return take_sample(sampler, state.params, stop, step=step, on_tokens=begin)
 
 
 def _save(loop: Loop, canonical: Tree, at: Start, loss: float | None) -> None:

@@ -5,6 +5,7 @@ have written. Nothing of it is on the devices while the run trains, but the prom
 """
 
 import textwrap
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -61,15 +62,27 @@ def compile_sampler(config: Config, program: Program, params: Tree) -> Sampler |
     return Sampler(generation, train.sample_prompt, tokens, config.run.seed)
 
 
-def take_sample(sampler: Sampler, params: Tree, stop: Stop, *, step: int) -> str | None:
-    """How the prompt goes on after this step; None if ``stop`` came first."""
+def take_sample(
+    sampler: Sampler,
+    params: Tree,
+    stop: Stop,
+    *,
+    step: int,
+    on_tokens: Callable[[int], None] = lambda _: None,
+) -> str | None:
+    """How the prompt goes on after this step; None if ``stop`` came first.
+
+    ``on_tokens`` is called with the number of tokens that there are, before more are drawn.
+    """
     seed = int(np.random.SeedSequence((sampler.seed, step)).generate_state(1)[0])
     new: list[int] = []
+    on_tokens(0)
     for found in generate(sampler.generation, params, seed=seed):
         new = found[0].tolist()
         stop.ask()
         if stop:
             return None
+        on_tokens(len(new))
     return continuation(sampler.tokens, sampler.tokens.encode(sampler.prompt), new)
 
 

@@ -49,7 +49,7 @@ def printable(text: str) -> str:
 
 
 def _to_bytes(text: str) -> list[int]:
-    return list(text.encode("utf-8", "surrogateescape"))
+    return list(text.encode("utf-8", "surrogatepass"))
 
 
 def _from_bytes(ids: Sequence[int]) -> str:

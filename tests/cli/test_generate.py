@@ -12,6 +12,7 @@ import pytest
 
 from jaxpipe.checkpoint.checkpoints import open_checkpoints
 from jaxpipe.cli import main
+from jaxpipe.cli.generate import _stream
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
 from jaxpipe.training.reference import reference_logits
@@ -43,15 +44,11 @@ NUM_ASCII = 128
 
 
 def make_params() -> dict:
-    """Bytes of ASCII are far more probable than others, and the end of the document is out of reach."""
-    params = jax.tree.map(np.array, init_llama(MODEL, 0))
-    direction = np.random.default_rng(0).normal(size=MODEL.hidden_size)
-    params["final"]["scale"] *= 1.5
-    head = params["head"]
-    head[:] = np.random.default_rng(1).normal(size=head.shape)
-    head[NUM_ASCII:] = head[65]  # as probable as another one: the first is taken
-    params["embedding"] += 0.1 * direction.astype(np.float32)
-    return jax.tree.map(jax.numpy.asarray, params)
+    """Of which the most probable token is always one of ASCII, and never the end of the document."""
+    params = init_llama(MODEL, 0)
+    head = np.random.default_rng(1).normal(size=params["head"].shape).astype(np.float32)
+    head[NUM_ASCII:] = head[65]  # as probable as another one: of equals the first is taken
+    return params | {"head": jax.numpy.asarray(head)}
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +113,19 @@ def test_the_same_seed_gives_the_same_text_on_any_devices_and_in_any_form(
     (sample,) = record["samples"]
     assert PROMPT + sample["text"] + "\n" == text
     assert sample["num_tokens"] == 20
+
+
+def test_half_a_character_waits_for_its_other_half(capsys) -> None:
+    _stream("> ", iter(["a\ufffd", "a\ufffd\ufffd", "aé", "aéb\ufffd"]))
+    assert capsys.readouterr().out == "> aéb\ufffd\n"
+
+
+@pytest.mark.parametrize("prompt", ["-", "\udcff"], ids=["standard input", "argument"])
+def test_a_prompt_that_is_no_utf_8_is_refused(saved: Path, say, monkeypatch, prompt: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8"))
+    code, out, err = say(saved, "--prompt", prompt)
+    assert (code, out) == (2, "")
+    assert "--prompt must be text in UTF-8" in err
 
 
 def test_without_a_prompt_a_document_begins(saved: Path, say) -> None:

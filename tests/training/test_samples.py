@@ -101,7 +101,9 @@ def test_a_sample_ends_with_the_document_and_depends_on_seed_and_step(make_confi
     monkeypatch.setattr(samples_module, "generate", generate)
     for seed, step in ((0, 1), (0, 2), (1, 1), (0, 1)):
         sampler = Sampler(None, "x", tokens, seed)
-        assert take_sample(sampler, {}, StopRequest(), step=step) == "ab"
+        told = []
+        assert take_sample(sampler, {}, StopRequest(), step=step, on_tokens=told.append) == "ab"
+        assert told == [0, 2, 4]
     assert seeds[0] == seeds[3]
     assert len(set(seeds)) == 3
     assert take_sample(sampler, {}, StopRequest(received=signal.SIGTERM), step=1) is None
