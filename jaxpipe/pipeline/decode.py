@@ -58,7 +58,7 @@ class Decoding(NamedTuple):
     tokens: the first ``length`` are there; after the end of a document, its token over and over.
     is_done: whether the end of the document was drawn.
     logits: of the token that follows, fp32.
-    cache: what layers keep of the first ``length`` positions, ``[copies * ranks, ...]``.
+    cache: what layers keep of the first ``length`` positions, ``[copies * ranks * chunks, ...]``.
     """
 
     tokens: Int32[Array, "b s"]
@@ -102,7 +102,7 @@ def make_begin(
         num_blocks = (length + block - 1) // block
         y, cache = jax.lax.fori_loop(0, num_blocks, read_block, varying((y, cache), reader.axes))
         is_done = jnp.zeros(batch, bool)
-        return Decoding(tokens, length, is_done, _logits(reader, y), _of_device(cache))
+        return Decoding(tokens, length, is_done, _logits(reader, y), cache)
 
     def begin(params: Tree, tokens: Array, length: Array, constants: Tree) -> Decoding:
         return _over_mesh(decoder, local, params, (_SAME, _SAME, _SAME))(params, tokens, length, constants)
@@ -134,9 +134,7 @@ def make_extend(
             y, cache = _read_positions(reader, new[:, None], at.length, at.cache)
             return Decoding(tokens, at.length + 1, is_done, _logits(reader, y[:, 0]), cache)
 
-        own = decoding._replace(cache=jax.tree.map(lambda leaf: leaf[0], decoding.cache))
-        extended = jax.lax.while_loop(goes_on, step, own)
-        return extended._replace(cache=_of_device(extended.cache))
+        return jax.lax.while_loop(goes_on, step, decoding)
 
     def extend(params: Tree, decoding: Decoding, length: Array, seed: Array, constants: Tree) -> Decoding:
         specs = (_decoding_specs(decoder), _SAME, _SAME, _SAME)
@@ -181,12 +179,8 @@ def _over_mesh(
 def _decoding_specs(decoder: Decoder) -> Decoding:
     """A cache has a part for each copy of the pipeline: nothing says that they are the same."""
     heads = "tp" if decoder.layout.sharding.tp > 1 else None
-    cache = PartitionSpec(("dp", "pp"), None, None, None, heads)
+    cache = PartitionSpec(("dp", "pp"), None, None, heads)
     return Decoding._make((_SAME, _SAME, _SAME, _SAME, cache))
-
-
-def _of_device(cache: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[None], cache)
 
 
 def _make_reader(decoder: Decoder, params: Tree, constants: Tree) -> _Reader:

@@ -104,12 +104,18 @@ def begin_on(name: str) -> tuple[Decoder, Callable, Tree]:
 
 
 @cache
-def compiled(name: str, sampling: Sampling = GREEDY, end: int | None = NO_END) -> Compiled:
+def lower_extend(name: str, sampling: Sampling, end: int | None) -> tuple[jax.stages.Lowered, Decoding]:
+    """And what it extends, whose memory it takes over."""
     decoder, begin, params = begin_on(name)
     example = Compiled(begin, begin, params).start(prompts())
-    extend = jax.jit(make_extend(decoder, sampling, end=end))
-    lowered = extend.lower(params, example, np.int32(1), np.uint32(0), constants())
-    return Compiled(begin, lowered.compile(QUICK), params)
+    extend = jax.jit(make_extend(decoder, sampling, end=end), donate_argnums=1)
+    return extend.lower(params, example, np.int32(1), np.uint32(0), constants()), example
+
+
+@cache
+def compiled(name: str, sampling: Sampling = GREEDY, end: int | None = NO_END) -> Compiled:
+    _, begin, params = begin_on(name)
+    return Compiled(begin, lower_extend(name, sampling, end)[0].compile(QUICK), params)
 
 
 @cache
@@ -211,15 +217,22 @@ def test_the_loop_over_tokens_compiles_no_layer_twice() -> None:
     """However many tokens, stages and layers there are, the program holds one layer and one head."""
 
     def products(name: str) -> int:
-        decoder, _, params = begin_on(name)
-        example = Compiled(begin_on(name)[1], begin_on(name)[1], params).start(prompts())
-        lowered = jax.jit(make_extend(decoder, GREEDY, end=NO_END)).lower(
-            params, example, np.int32(1), np.uint32(0), constants()
-        )
-        return lowered.as_text().count("stablehlo.dot_general")
+        return lower_extend(name, GREEDY, NO_END)[0].as_text().count("stablehlo.dot_general")
 
     num_kernels, num_of_attention, num_of_head = 7, 2, 1
     assert products("pp4") == products("interleaved") == num_kernels + num_of_attention + num_of_head
+
+
+@pytest.mark.parametrize("name", ["one", "interleaved"])
+def test_the_cache_is_updated_where_it_lies(name: str) -> None:
+    """A copy of it for each token, or for each call, would cost more than all else of a long text."""
+    lowered, example = lower_extend(name, GREEDY, NO_END)
+    (leaf, *others) = jax.tree.leaves(example.cache)
+    shape = "f32[" + ",".join(map(str, leaf.sharding.shard_shape(leaf.shape))) + "]"
+    text = lowered.compile().as_text()
+    assert len(others) == 1
+    assert shape in text
+    assert [line for line in text.splitlines() if " copy(" in line and shape in line] == []
 
 
 def test_greedy_text_is_that_of_transformers() -> None:
