@@ -1,5 +1,6 @@
 """Decoding with a cache, on every kind of mesh, against the whole text read at once without one."""
 
+import re
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from programs import QUICK, make_mesh
-from tiny_llama import CONTRACT, NUM_LAYERS, VOCAB_SIZE, make_config, make_params
+from tiny_llama import CONTRACT, HIDDEN, NUM_LAYERS, VOCAB_SIZE, make_config, make_params
 
 from jaxpipe.models.llama_stage import llama_constants
 from jaxpipe.pipeline import Layout, Sharding, Tree, to_stage_layout
@@ -233,6 +234,25 @@ def test_the_cache_is_updated_where_it_lies(name: str) -> None:
     assert len(others) == 1
     assert shape in text
     assert [line for line in text.splitlines() if " copy(" in line and shape in line] == []
+
+
+@pytest.mark.parametrize("name", ["pp4", "interleaved", "two-pipes", "dp2-pp2-tp2-zero3"])
+def test_ranks_exchange_activations_and_zero_3_gathers_one_layer_at_a_time(name: str) -> None:
+    pattern = r"= \(?\w+\[([\d,]*)\]\S* (?:\S+ )*?(all-\w+|collective-permute|reduce-scatter)(?:-start)?\("
+    text = compiled(name, DRAWN).extend.as_text()
+    moved = [(kind, tuple(map(int, shape.split(",")))) for shape, kind in re.findall(pattern, text)]
+    kernels = jax.tree.leaves(params_of(MESHES[name])["layers"]["kernels"])
+    one_layer_of_two = {(kernel.shape[1] // 2, kernel.shape[2]) for kernel in kernels} | {
+        (kernel.shape[1], kernel.shape[2] // 2) for kernel in kernels
+    }
+    activations = {(BATCH, HIDDEN), (BATCH, 1, HIDDEN), (BATCH, 50), (BATCH, 52), (BATCH, HIDDEN // 2)}
+    activations |= {(2 * BATCH,)}  # the tokens that the copies tell each other
+    assert any(shape[-1] == HIDDEN for _, shape in moved)
+    gathers_kernels = any(kind == "all-gather" and shape in one_layer_of_two for kind, shape in moved)
+    assert gathers_kernels == (MESHES[name].zero == 3)
+    for kind, shape in moved:
+        of_zero_3 = kind == "all-gather" and MESHES[name].zero == 3 and shape in one_layer_of_two
+        assert shape in activations or of_zero_3, (kind, shape)
 
 
 def test_greedy_text_is_that_of_transformers() -> None:
