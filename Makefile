@@ -55,8 +55,12 @@ bench: setup ## Time the schedules on emulated devices (ARGS='--microbatches 8 -
 gpu-check: setup ## Check and time the executor on one GPU
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
-docs: setup-dev ## Write docs/schedules.md and its pictures anew
+docs: setup-dev ## Write the generated pages of docs/ anew, and all of them as a site to site/
 	$(BIN)/python docs/schedules_page.py
+	$(BIN)/python docs/ticks_page.py
+	$(BIN)/python docs/configuration_page.py
+	$(BIN)/python docs/recipes_page.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 constraints: ## Write constraints.txt anew: the newest versions that fit pyproject.toml
 	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
@@ -67,7 +71,7 @@ constraints: ## Write constraints.txt anew: the newest versions that fit pyproje
 	  $$folder/bin/python $(PIP) freeze --exclude-editable; } > constraints.txt
 
 clean: ## Remove .venv, caches and what tools left; runs/ stays
-	rm -rf $(VENV) .venv-* .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) .venv-* site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Only `setup` and `setup-dev` ask for these, one make at a time, so that two of them at once install once.

@@ -8,11 +8,11 @@ its loops, slots and ticks, against the same layers under plain autodiff.
     numerics    loss and gradients of a small Llama through the executor, against the un-pipelined ones on CPU
     speed       a whole step in bf16, timed in turn with the un-pipelined step
 
-    model_flops_per_token = 6 matrix parameters + 6 layers sequence_length heads head_dim
+    model_flops_per_token = 6 matrix parameters + 6 layers (sequence_length + 1) heads head_dim
     mfu = tokens_per_second model_flops_per_token / peak
 
-Matrix parameters are those of the layers and the head; the second term is causal attention, of which only
-the lower triangle counts; recomputation does not count. The peak is an option: dense bf16 of the device.
+That is the formula of jaxpipe/models/flops.py: matrix parameters are those of the layers and the head, the
+second term is causal attention. The peak is an option: dense bf16 of the device.
 """
 
 import argparse

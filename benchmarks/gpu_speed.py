@@ -12,6 +12,7 @@ from benchmarks.programs import CompiledStep, Task, pipelined_step, random_text,
 from benchmarks.timing import Spread, ratios, spread, time_in_turn
 from jaxpipe.lowering import lower
 from jaxpipe.models.attention import attention_for
+from jaxpipe.models.flops import flops_per_token
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
 from jaxpipe.pipeline import (
@@ -90,7 +91,7 @@ def measure(
     """A row for each remat and each program; nothing is begun after ``deadline`` (of ``time.monotonic``)."""
     attention = attention_for(platform, jnp.bfloat16)
     contract = llama_contract(workload.model, attention)
-    flops = model_flops_per_token(workload)
+    flops = flops_per_token(workload.model, workload.sequence_length)
     for remat, variants in VARIANTS.items():
         if time.monotonic() > deadline:
             yield {"remat": remat, "ok": False, "error": "not begun, since the time was up"}
@@ -101,17 +102,6 @@ def measure(
             row = _row(step, spread(seconds[name]), _tokens(workload), flops, peak_tflops)
             ratio = ratios(seconds[name], seconds["unpipelined"])
             yield {"program": name, "remat": remat, "attention": attention} | row | _ratio(ratio)
-
-
-def model_flops_per_token(workload: Workload) -> float:
-    """Forward and backward; causal attention counts its lower triangle only."""
-    model = workload.model
-    hidden, head = model.hidden_size, model.head_size
-    attention = hidden * head * (2 * model.num_attention_heads + 2 * model.kv_heads)
-    layer = attention + 3 * hidden * model.intermediate_size
-    matrices = model.num_hidden_layers * layer + hidden * model.vocab_size
-    scores = model.num_hidden_layers * workload.sequence_length * model.num_attention_heads * head
-    return 6.0 * matrices + 6.0 * scores
 
 
 def mixed_precision_reference(

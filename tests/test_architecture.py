@@ -19,14 +19,18 @@ OURS = {
     "data": {"data", "errors"},
     "checkpoint": {"checkpoint", "errors", "units"},
     "pictures": {"schedules", "pictures"},
+    "hugging_face": {"models", "hugging_face", "errors", "units"},
+    "curves": {"curves", "errors"},
 }
 """What of ours each part may import; ``config``, ``training`` and ``cli`` stand above all of these."""
 
 THEIRS = {
     "schedules": set(),
     "pictures": set(),
+    "curves": {"matplotlib", "tensorboardX", "wandb"},
     "cli": {"rich", "numpy"},
     "solver": {"ortools"},
+    "hugging_face": {"numpy", "ml_dtypes", "torch", "transformers"},
     "lowering": {"numpy", "jaxtyping"},
 }
 """What else than the standard library, where that is restricted."""
@@ -90,7 +94,20 @@ def test_every_folder_has_rules() -> None:
     assert folders == {*OURS, "training", "config", "cli"}
 
 
-@pytest.mark.parametrize("module", ["jaxpipe", "jaxpipe.schedules", "jaxpipe.cli", "jaxpipe.lowering"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "jaxpipe",
+        "jaxpipe.schedules",
+        "jaxpipe.cli",
+        "jaxpipe.lowering",
+        "jaxpipe.hugging_face.reader",
+        "jaxpipe.hugging_face.writer",
+        "jaxpipe.cli.hugging_face.import_hf",
+        "jaxpipe.cli.hugging_face.export_hf",
+        "jaxpipe.cli.hugging_face.compare_hf",
+    ],
+)
 def test_importing_it_loads_no_jax(module: str) -> None:
     program = f"import sys, {module}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

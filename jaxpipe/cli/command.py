@@ -11,6 +11,10 @@
     jaxpipe checkpoint diff runs/first runs/second/checkpoints/100
     jaxpipe checkpoint export runs/first -o first.npz
     jaxpipe generate runs/first --prompt "def "
+    jaxpipe import-hf Llama-3.2-1B runs/second my.yaml --mesh.dp 2
+    jaxpipe export-hf runs/second second-hf --dtype bfloat16
+    jaxpipe compare-hf second-hf runs/second
+    jaxpipe plot runs/first runs/second -o curves.svg
 
 Schedules answer within a second, and so does ``ls``, since nothing here loads JAX, nor a command that was not
 asked for. All faults of a request are reported at once, with exit code 2.
@@ -49,6 +53,10 @@ _GROUPS = (
 
 _ALONE: tuple[tuple[str, str, str], ...] = (
     ("generate", "continue a text with the model of a checkpoint", "generate"),
+    ("import-hf", "start a run from a Llama of Hugging Face", "hugging_face.import_hf"),
+    ("export-hf", "write a checkpoint as a Llama of Hugging Face", "hugging_face.export_hf"),
+    ("compare-hf", "compare the logits of the two", "hugging_face.compare_hf"),
+    ("plot", "the curves of one run or several as a picture", "plot"),
 )
 """Commands that are in no group, of one word."""
 

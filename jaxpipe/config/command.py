@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxpipe.config.assignments import Fault, Source, overlay
 from jaxpipe.config.environment import or_unset, read_environment
-from jaxpipe.config.flags import read_command_line
+from jaxpipe.config.flags import CommandLine, read_command_line
 from jaxpipe.config.help_page import print_help
 from jaxpipe.config.keys import assemble, keys, sections
 from jaxpipe.config.process_rules import has_several_processes
@@ -54,6 +54,16 @@ def parse(argv: Sequence[str]) -> Command:
         print_help(assemble(values), file=file)
         sys.exit(0)
     source = overlay([read_yaml_file(file), read_environment(os.environ), line.source])
+    values, found = run_values(source, line, file=file)
+    _exit_if(found)
+    return Command(assemble(values), line.dry_run)
+
+
+def run_values(source: Source, line: CommandLine, *, file: str) -> tuple[dict[str, Any], list[Fault]]:
+    """The values of all keys, with the run's directory chosen; and all that is wrong.
+
+    ``source`` is all that was said: in ``file``, in the environment, on the command ``line``.
+    """
     values, found = _read(source, xla_flags=os.environ.get(VARIABLE, ""))
     found += [
         Fault(f"there is no place for {word!r}; give one YAML file, before the flags", "command line")
@@ -64,8 +74,7 @@ def parse(argv: Sequence[str]) -> Command:
         fault = Fault(message, file)
     if fault and not line.dry_run:
         found.append(fault)
-    _exit_if(found)
-    return Command(assemble(values | {"run.dir": run_directory}), line.dry_run)
+    return values | {"run.dir": run_directory}, found
 
 
 def from_yaml(text: str, *, name: str = "configuration") -> Config:

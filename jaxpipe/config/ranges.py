@@ -91,6 +91,7 @@ RANGES: Mapping[str, Range] = {
     "checkpoint.keep": _STEPS,
     "run.seed": Range(0, 2**32 - 1),
     "run.log_every": _STEPS,
+    "run.peak_flops": _POSITIVE,
     "run.step_timeout": _LENGTH,
     "run.stop_timeout": _LENGTH,
     "distributed.num_processes": _COUNT,

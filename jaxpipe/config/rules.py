@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxpipe.config.keys import flatten
+from jaxpipe.config.curve_rules import check_tensorboard, check_wandb
+from jaxpipe.config.keys import flatten, keys
 from jaxpipe.config.process_rules import IDENTITY, check_coordinator, check_devices, check_identity
 from jaxpipe.config.ranges import range_faults
 from jaxpipe.config.schedule_choice import AUTO, ScheduleChoice, chunks_of, find_choice_faults
@@ -126,6 +127,16 @@ def _rope_scaling(low: float, high: float, kind: str) -> Iterator[str]:
             f"model.rope_scaling.low_freq_factor={low} must be below "
             f"model.rope_scaling.high_freq_factor={high}; Llama 3.1 has 1 and 4"
         )
+
+
+def _linear_scaling(kind: str, *values: float) -> Iterator[str]:
+    """What linear scaling does not read must be as it is by itself."""
+    for path, value in zip(_LLAMA3_ALONE, values, strict=True):
+        if kind == "linear" and value != keys()[path].default:
+            yield (
+                f"model.rope_scaling.rope_type=linear does not read {path}, found {value}; "
+                "leave it out, or use llama3"
+            )
 
 
 def _sequence(sequence_length: int, longest: int) -> Iterator[str]:
@@ -306,6 +317,12 @@ _CHOICE = (
 )
 """The fields of ``ScheduleChoice``."""
 
+_LLAMA3_ALONE = (
+    "model.rope_scaling.low_freq_factor",
+    "model.rope_scaling.high_freq_factor",
+    "model.rope_scaling.original_max_position_embeddings",
+)
+
 _RULES = (
     _Rule(("model.num_attention_heads", "model.num_key_value_heads"), _kv_heads),
     _Rule(("model.head_dim", "model.hidden_size", "model.num_attention_heads"), _head_dim),
@@ -313,6 +330,7 @@ _RULES = (
         tuple(f"model.rope_scaling.{name}" for name in ("low_freq_factor", "high_freq_factor", "rope_type")),
         _rope_scaling,
     ),
+    _Rule(("model.rope_scaling.rope_type", *_LLAMA3_ALONE), _linear_scaling),
     _Rule(("data.sequence_length", "model.max_position_embeddings"), _sequence),
     _Rule(("data.path",), _files),
     _Rule(("data.validation_fraction", "train.eval_every"), _validation),
@@ -337,4 +355,6 @@ _RULES = (
         ("train.sample_prompt", "train.sample_tokens", "model.max_position_embeddings"),
         _sample_length,
     ),
+    _Rule(("run.tensorboard",), check_tensorboard),
+    _Rule(("run.wandb",), check_wandb),
 )

@@ -143,6 +143,12 @@ class RunConfig:
     """Seed of the initial weights and of the order of the samples."""
     log_every: int = 1
     """Steps from one logged line to the next."""
+    tensorboard: bool = False
+    """Write the curves for TensorBoard too, to <run.dir>/tensorboard."""
+    wandb: str | None = None
+    """Send them to this project of Weights & Biases too; WANDB_MODE=offline keeps them in run.dir."""
+    peak_flops: float | None = None
+    """FLOP/s of one device, for the MFU; null: known of many GPUs and TPUs that compute in bfloat16."""
     deterministic: bool = False
     """On GPUs, let XLA choose kernels that give the same bits in each run; slower. CPUs always do."""
     step_timeout: int | None = None

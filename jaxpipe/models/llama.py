@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int32
 
 from jaxpipe.models.attention import Implementation, causal_attention
 from jaxpipe.models.cached_attention import cached_attention
 from jaxpipe.models.llama_config import LlamaConfig
-from jaxpipe.models.rope import RopeTables, rotate, tables_at
+from jaxpipe.models.rope import RopeTables, rotate, tables_from
 from jaxpipe.pipeline.cache import Place, remember
 from jaxpipe.pipeline.contract import Tree
 from jaxpipe.pipeline.split_vjp import dense
@@ -60,9 +60,13 @@ class Attention(nnx.Module):
         self.head_size = size
         self.implementation = implementation
 
-    def __call__(self, x: Float[Array, "b s d"], rope: RopeTables) -> Float[Array, "b s d"]:
+    def __call__(
+        self, x: Float[Array, "b s d"], rope: RopeTables, segments: Int32[Array, "b s"] | None = None
+    ) -> Float[Array, "b s d"]:
         q, k, v = self._project(x)
-        mixed = causal_attention(rotate(q, rope), rotate(k, rope), v, implementation=self.implementation)
+        mixed = causal_attention(
+            rotate(q, rope), rotate(k, rope), v, implementation=self.implementation, segments=segments
+        )
         return self._mix_heads(mixed)
 
     def with_cache(
@@ -70,7 +74,7 @@ class Attention(nnx.Module):
     ) -> tuple[Float[Array, "b s d"], Tree]:
         """The same over all positions that were read, those of ``x`` included, which are at ``place``."""
         q, k, v = self._project(x)
-        here = tables_at(rope, place.position, x.shape[1])
+        here = tables_from(rope, place.position, x.shape[1])
         new = {"k": jnp.swapaxes(rotate(k, here), 1, 2), "v": jnp.swapaxes(v, 1, 2)}
         cache, kept = remember(cache, new, place)
         mixed = cached_attention(rotate(q, here), kept["k"], kept["v"], place.position)
@@ -110,8 +114,10 @@ class DecoderLayer(nnx.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.mlp = SwiGLU(config, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "b s d"], rope: RopeTables) -> Float[Array, "b s d"]:
-        x = x + self.self_attn(self.input_layernorm(x), rope)
+    def __call__(
+        self, x: Float[Array, "b s d"], rope: RopeTables, segments: Int32[Array, "b s"] | None = None
+    ) -> Float[Array, "b s d"]:
+        x = x + self.self_attn(self.input_layernorm(x), rope, segments)
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def with_cache(

@@ -11,16 +11,16 @@ from typing import Literal
 class RopeScaling:
     """Stretches RoPE to longer contexts. There is none until one of these keys is given."""
 
-    rope_type: Literal["llama3", "default"] = "llama3"
-    """llama3: the scaling of Llama 3.1; default: none, as in Hugging Face."""
+    rope_type: Literal["llama3", "linear", "default"] = "llama3"
+    """llama3: the scaling of Llama 3.1; linear: of all positions; default: none, as in Hugging Face."""
     factor: float = 8.0
-    """By how much the slow frequencies are divided."""
+    """By how much frequencies are divided: with llama3 the slow ones, with linear all."""
     low_freq_factor: float = 1.0
-    """Wavelengths above original_max_position_embeddings / this are divided by factor."""
+    """llama3 alone: wavelengths above original_max_position_embeddings / this are divided by factor."""
     high_freq_factor: float = 4.0
-    """Wavelengths below original_max_position_embeddings / this stay as they are."""
+    """llama3 alone: wavelengths below original_max_position_embeddings / this stay as they are."""
     original_max_position_embeddings: int = 8192
-    """Positions that the model was trained on before scaling."""
+    """llama3 alone: positions that the model was trained on before scaling."""
 
 
 @dataclass(frozen=True, kw_only=True)

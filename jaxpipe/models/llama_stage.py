@@ -8,7 +8,7 @@ from jaxtyping import Array
 from jaxpipe.models.attention import Implementation
 from jaxpipe.models.llama import DecoderLayer, Kernels, RMSNorm
 from jaxpipe.models.llama_config import LlamaConfig
-from jaxpipe.models.rope import rope_frequencies, rope_tables
+from jaxpipe.models.rope import rope_frequencies, rope_tables, tables_at
 from jaxpipe.pipeline.cache import Place
 from jaxpipe.pipeline.contract import Cached, Split, StageContract, Tree
 
@@ -24,8 +24,10 @@ _SPLITS: frozenset[tuple[str, Split]] = frozenset(
 
 
 def llama_contract(config: LlamaConfig, implementation: Implementation) -> StageContract:
-    """Llama's layer and final norm. Its constants are ``llama_constants``; it wants no extras.
+    """Llama's layer and final norm. Its constants are ``llama_constants``.
 
+    Its extras, int32 ``[batch, sequence]``, isolate packed documents: ``segments``, the number of a
+    position's document, and ``positions``, counted from its start. Without them a sample is one document.
     Decoding, a layer keeps its keys and values; the constants must reach as far as the cache.
     """
     abstract_layer = nnx.eval_shape(
@@ -34,7 +36,10 @@ def llama_contract(config: LlamaConfig, implementation: Implementation) -> Stage
     layer_graph, norm_graph = nnx.graphdef(abstract_layer), nnx.graphdef(_norm(config))
 
     def layer(params: Tree, x: Array, constants: Tree, extras: Tree) -> Array:
-        return nnx.merge(layer_graph, _layer_state(params))(x, constants["rope"])
+        rope = constants["rope"]
+        if "positions" in extras:
+            rope = tables_at(rope, extras["positions"])
+        return nnx.merge(layer_graph, _layer_state(params))(x, rope, extras.get("segments"))
 
     def cached_layer(
         params: Tree, x: Array, constants: Tree, cache: Tree, place: Place

@@ -43,7 +43,7 @@ def svg(compared: Sequence[Timed]) -> str:
     top = EDGE + HEADING_SIZE + GAP
     if len(compared) == 1:
         said = [f"{name} {value}" for name, value in figures(compared[0])]
-        placed = [*_flow([text_width(part, TEXT_SIZE) for part in said], top, right=right)]
+        placed = [*flow([text_width(part, TEXT_SIZE) for part in said], top, right=right)]
         parts += (text(x, y, part) for (x, y), part in zip(placed, said, strict=True))
         top = placed[-1][1] + GAP
     else:
@@ -51,13 +51,23 @@ def svg(compared: Sequence[Timed]) -> str:
         parts += _draw_table(table, top)
         top += LINE * (1 + len(table.rows)) + GAP / 2
     items = legend(compared)
-    placed = [*_flow([SAMPLE + 6 + text_width(item.text, TEXT_SIZE) for item in items], top, right=right)]
+    placed = [*flow([SAMPLE + 6 + text_width(item.text, TEXT_SIZE) for item in items], top, right=right)]
     for (x, y), item in zip(placed, items, strict=True):
         parts += [draw_sample(item, x, y - 15), text(x + SAMPLE + 6, y, item.text)]
     sheet = lay_out(compared, left=left, top=placed[-1][1] + GAP)
     parts += [*draw_left(sheet, left=EDGE), *draw_right(sheet)]
     frame = _frame(compared, width=width, height=sheet.bottom + EDGE)
     return "\n".join([*frame, *parts, "</svg>", ""])
+
+
+def flow(widths: Sequence[float], top: float, *, right: float) -> Iterator[tuple[float, float]]:
+    """Where things of these widths begin, side by side in as many lines as they need; the baselines."""
+    x, y = EDGE, top
+    for width in widths:
+        if x > EDGE and x + width > right:
+            x, y = EDGE, y + LINE
+        yield x, y
+        x += width + GAP
 
 
 def _frame(compared: Sequence[Timed], *, width: float, height: float) -> Iterator[str]:
@@ -67,16 +77,6 @@ def _frame(compared: Sequence[Timed], *, width: float, height: float) -> Iterato
     yield f"<style>\n{style(shades_of(compared))}\n{SHEET_STYLE}\n</style>"
     yield PATTERNS
     yield rect(0, 0, width, height, css="page")
-
-
-def _flow(widths: Sequence[float], top: float, *, right: float) -> Iterator[tuple[float, float]]:
-    """Where things of these widths begin, side by side in as many lines as they need; the baselines."""
-    x, y = EDGE, top
-    for width in widths:
-        if x > EDGE and x + width > right:
-            x, y = EDGE, y + LINE
-        yield x, y
-        x += width + GAP
 
 
 def _draw_table(table: Table, top: float) -> Iterator[str]:

@@ -19,9 +19,19 @@ DENSE_OUTPUT = "dense_output"
 """The name of what ``dense`` computes."""
 
 _MOVES = frozenset(
-    {"broadcast_in_dim", "concatenate", "convert_element_type", "pvary", "reshape", "slice", "split"}
+    {
+        "broadcast_in_dim",
+        "concatenate",
+        "convert_element_type",
+        "gather",
+        "pvary",
+        "reshape",
+        "slice",
+        "split",
+    }
 )
-"""What repeats, renames, cuts or widens a value: RoPE's halves, the fp32 copy of what a norm reads."""
+"""What repeats, renames, cuts or widens a value: RoPE's halves and the rows of its tables, the fp32 copy of
+what a norm reads."""
 
 _ARITHMETIC = frozenset({"add", "div", "integer_pow", "mul", "neg", "reduce_precision", "square", "sub"})
 """The derivative of a product keeps its factors, so the product would be kept beside them: a norm's

@@ -12,6 +12,7 @@ from jaxpipe.checkpoint.checkpoints import Checkpoints
 from jaxpipe.data import Batches
 from jaxpipe.errors import NotFiniteError
 from jaxpipe.pipeline import Batch, Tree
+from jaxpipe.training.curves import write_record
 from jaxpipe.training.evaluation import Evaluation, evaluate
 from jaxpipe.training.interrupt import Stop
 from jaxpipe.training.metrics import write_metrics
@@ -158,7 +159,7 @@ def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | N
 
 
 def _tell_evaluation(loop: Loop, step: int, loss: float, text: str | None) -> None:
-    write_metrics(loop.log.file, {"step": step, "eval_loss": loss})
+    write_record(loop.log.curves, {"step": step, "eval_loss": loss})
     note = "" if math.isfinite(loss) else ", which is not finite; training goes on (train.non_finite=skip)"
     show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token{note}")
     if loop.sampler is not None and text is not None:
@@ -197,7 +198,7 @@ def _finish(loop: Loop, canonical: Tree, step: int) -> None:
     """Wait for the last checkpoint, then write the hash of the parameters: the last line of the metrics."""
     loop.checkpoints.wait()
     digest = params_sha256(named_params(canonical["params"]))
-    write_metrics(loop.log.file, {"final": True, "step": step, "params_sha256": digest})
+    write_record(loop.log.curves, {"final": True, "step": step, "params_sha256": digest})
     show_message(
         loop.log.line, f"step {step}: checkpoint in {loop.checkpoints.directory}, parameters {digest[:16]}"
     )

@@ -11,10 +11,12 @@ from jaxpipe.config import Config
 from jaxpipe.config.schedule_choice import choice_of, make_schedule
 from jaxpipe.lowering import TickTable, lower
 from jaxpipe.models.attention import attention_for
+from jaxpipe.models.flops import flops_per_token
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
 from jaxpipe.pipeline import Layout, Program, Settings, Sharding, Tree, balanced_layers
 from jaxpipe.schedules import Placement, Schedule, forward_only
 from jaxpipe.training.optimizer import AdamW
+from jaxpipe.training.utilization import Utilization, peak_flops
 
 
 class Plan(NamedTuple):
@@ -62,6 +64,17 @@ def make_plan(config: Config, mesh: Mesh) -> Plan:
         optimizer=_optimizer(config),
         init_params=lambda: init_llama(model, config.run.seed),
         make_constants=lambda: llama_constants(model, config.data.sequence_length),
+    )
+
+
+def utilization_of(config: Config, mesh: Mesh) -> Utilization:
+    """What a step computes, and what the devices could."""
+    sequence_length = config.data.sequence_length
+    num_positions = config.train.global_batch_size * sequence_length
+    peak = config.run.peak_flops or peak_flops(mesh.devices.flat[0].device_kind, config.train.compute_dtype)
+    return Utilization(
+        flops_per_step=num_positions * flops_per_token(config.model, sequence_length),
+        peak=None if peak is None else mesh.size * peak,
     )
 
 

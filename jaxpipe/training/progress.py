@@ -81,12 +81,13 @@ def show_step(
     learning_rate: float,
     tokens_per_second: float,
     step_seconds: float,
+    mfu: float | None = None,
 ) -> None:
     """Show that ``step`` is done; the remaining ones are expected to take ``step_seconds`` each."""
     remaining = timedelta(seconds=round((line.num_steps - step) * step_seconds))
     text = (
         f"step {step}/{line.num_steps}  loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s  "
-        f"lr {learning_rate:.1e}  eta {remaining}"
+        f"{'' if mfu is None else f'mfu {mfu:.1%}  '}lr {learning_rate:.1e}  eta {remaining}"
     )
     if line.bar is None:
         _print(line.console, text)

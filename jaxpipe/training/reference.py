@@ -57,7 +57,7 @@ def reference_logits(
     *,
     recompute: bool = False,
 ) -> Float[Array, "b s n"]:
-    """Those of every position of canonical parameters; extras are of these tokens, see ``StageContract``."""
+    """The logits of canonical parameters; ``extras`` as in ``Batch``, without the leading dimension."""
     layer: Callable = jax.checkpoint(contract.layer) if recompute else contract.layer
 
     def apply(x: Array, layer_params: Tree) -> tuple[Array, None]:

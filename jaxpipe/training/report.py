@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from jaxpipe.config import Config
 from jaxpipe.lowering import TickTable
 from jaxpipe.lowering.table import BACKWARD_WEIGHT
+from jaxpipe.models.flops import flops_per_token
 from jaxpipe.pipeline import Batch, Tree, to_stage_layout
 from jaxpipe.schedules import fuse_backward, simulate, split_backward
 from jaxpipe.training.memory import StepMemory, step_memory
@@ -19,7 +20,7 @@ Fact = tuple[str, str]
 
 
 def layout_facts(config: Config, plan: Plan, mesh: Mesh) -> list[Fact]:
-    """Mesh, parameters, layers of each stage, the schedule with its predicted bubble, and the slots."""
+    """Mesh, parameters, FLOPs, layers of each stage, schedule with its predicted bubble, and the slots."""
     params = jax.eval_shape(plan.init_params)
     layout, table = plan.program.layout, plan.program.table
     device = mesh.devices.flat[0]
@@ -28,6 +29,7 @@ def layout_facts(config: Config, plan: Plan, mesh: Mesh) -> list[Fact]:
     return [
         ("mesh", f"{axes} on {mesh.size} {device.platform} devices ({device.device_kind})"),
         ("parameters", f"{_count(params):,}"),
+        ("FLOPs per token", f"{flops_per_token(config.model, config.data.sequence_length):,}"),
         ("layers per stage", " ".join(map(str, layout.layers_per_stage))),
         (
             "batch",

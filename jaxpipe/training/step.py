@@ -1,6 +1,6 @@
 """The compiled programs of a run: one training step, one evaluation of a batch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -91,23 +91,34 @@ def compile_step(
     return jitted.lower(state, batch, constants).compile(dict(options) if options else None)
 
 
-def to_microbatches(tokens: np.ndarray, labels: np.ndarray, *, num_microbatches: int, mesh: Mesh) -> Batch:
+def to_microbatches(
+    tokens: np.ndarray,
+    labels: np.ndarray,
+    *,
+    num_microbatches: int,
+    mesh: Mesh,
+    extras: Mapping[str, np.ndarray] | None = None,
+) -> Batch:
     """``[global batch, sequence]`` on the host as ``[microbatches, batch, sequence]`` on the devices.
 
     Every process gives the whole batch; see global_arrays.py.
+
+    extras: more such arrays, for the layers.
     """
 
     def cut(array: np.ndarray) -> Array:
         return to_devices(array.reshape(num_microbatches, -1, array.shape[-1]), _batch_sharding(mesh))
 
-    return Batch(cut(tokens), cut(labels), {})
+    return Batch(cut(tokens), cut(labels), {name: cut(array) for name, array in (extras or {}).items()})
 
 
-def batch_shapes(global_batch: int, sequence: int, *, num_microbatches: int, mesh: Mesh) -> Batch:
-    """The shapes and shardings of what ``to_microbatches`` gives."""
+def batch_shapes(
+    global_batch: int, sequence: int, *, num_microbatches: int, mesh: Mesh, extras: Collection[str] = ()
+) -> Batch:
+    """The shapes and shardings of what ``to_microbatches`` gives, with extras of these names."""
     shape = (num_microbatches, global_batch // num_microbatches, sequence)
     tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=_batch_sharding(mesh))
-    return Batch._make((tokens, tokens, {}))
+    return Batch._make((tokens, tokens, dict.fromkeys(extras, tokens)))
 
 
 def _batch_sharding(mesh: Mesh) -> NamedSharding:

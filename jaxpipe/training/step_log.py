@@ -10,16 +10,16 @@ and passed over if it was skipped (optimizer.py). Every process reads the same n
 import math
 import time
 from dataclasses import dataclass
-from typing import TextIO
 
 import jax
 import numpy as np
 
 from jaxpipe.errors import NotFiniteError
-from jaxpipe.training.metrics import write_metrics
+from jaxpipe.training.curves import Curves, write_record
 from jaxpipe.training.non_finite import describe_non_finite
 from jaxpipe.training.progress import ProgressLine, show_message, show_step
 from jaxpipe.training.step import StepMetrics
+from jaxpipe.training.utilization import Utilization, rate_of
 
 REMEDY = "Start again, or resume from an earlier checkpoint, with a lower optimizer.learning_rate"
 
@@ -36,12 +36,13 @@ class StepLog:
     skips: the training step skips what is not finite; ``max_skipped_steps`` such steps in a row end the run.
     """
 
-    file: TextIO
+    curves: Curves
     line: ProgressLine
     log_every: int
     names: tuple[str, ...]
     skips: bool
     max_skipped_steps: int
+    utilization: Utilization
     skipped_in_a_row: int = 0
     pending: tuple[int, StepMetrics] | None = None
     logged_at: float = 0.0
@@ -109,6 +110,7 @@ class StepLog:
             float(metrics.learning_rate),
         )
         tokens_per_second = tokens / step_seconds
+        rate = rate_of(self.utilization, step_seconds)
         record = {
             "step": step,
             "loss": loss,
@@ -117,9 +119,11 @@ class StepLog:
             "tokens": tokens,
             "step_seconds": step_seconds,
             "tokens_per_second": tokens_per_second,
+            "flops_per_second": rate.flops_per_second,
+            **({} if rate.mfu is None else {"mfu": rate.mfu}),
             "skipped": step - int(metrics.num_updates),
         }
-        write_metrics(self.file, record)
+        write_record(self.curves, record)
         show_step(
             self.line,
             step,
@@ -127,6 +131,7 @@ class StepLog:
             learning_rate=learning_rate,
             tokens_per_second=tokens_per_second,
             step_seconds=step_seconds,
+            mfu=rate.mfu,
         )
         self.start_clock()
 

@@ -9,7 +9,6 @@ Several processes all do the same, but the first one alone owns the directory: p
 import dataclasses
 import os
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TextIO
 
 import jax
@@ -18,6 +17,7 @@ from jax.sharding import Mesh
 from jaxpipe.checkpoint.checkpoints import Checkpoints, open_checkpoints
 from jaxpipe.config import Config, DistributedConfig, flatten, to_yaml
 from jaxpipe.errors import NotFiniteError
+from jaxpipe.training.curves import Curves, no_curves, open_curves
 from jaxpipe.training.determinism import make_deterministic
 from jaxpipe.training.endings import ending_of
 from jaxpipe.training.grad_norm import square_names
@@ -26,7 +26,7 @@ from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Loop, Start, run_loop
 from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
-from jaxpipe.training.plan import Plan, make_plan
+from jaxpipe.training.plan import Plan, make_plan, utilization_of
 from jaxpipe.training.preparation import (
     Prepared,
     compile_evaluation,
@@ -150,19 +150,20 @@ def _train(
         # without a checkpoint everything is done once more, the evaluation of step 0 too
         kept = start if found else start._replace(step=-1)
         with (
-            _lines(directory.metrics, kept if resume else None) as file,
+            _curves(config, directory, kept if resume else None) as curves,
             _samples(config, directory, kept if resume else None) as samples,
             open_progress(console, config.train.num_steps, start_step=start.step) as line,
         ):
             is_other_schedule = _write_config(config, directory, plan) if resume else False
             show_facts(console, "run", _facts(config, prepared, directory, found, is_other_schedule))
             log = StepLog(
-                file,
+                curves,
                 line,
                 config.run.log_every,
                 names=square_names(state.params, plan.program.layout),
                 skips=skips(config),
                 max_skipped_steps=config.train.max_skipped_steps,
+                utilization=utilization_of(config, mesh),
             )
             loop = _make_loop(
                 config,
@@ -232,20 +233,23 @@ def _make_loop(
     )
 
 
-def _lines(path: Path, kept: Start | None) -> AbstractContextManager[TextIO]:
-    """A file of metrics or samples; where another process writes them, they go nowhere."""
+def _curves(config: Config, directory: RunDirectory, kept: Start | None) -> AbstractContextManager[Curves]:
+    """The metrics, and where else they go; where another process writes them, they go nowhere."""
     if not is_first():
-        return open(os.devnull, "w", encoding="utf-8")
+        return no_curves()
     if kept is None:
-        return open_metrics(path)
-    return open_metrics(path, resume_step=kept.step, is_evaluated=kept.is_evaluated)
+        return open_curves(config, directory)
+    return open_curves(config, directory, resume_step=kept.step, is_evaluated=kept.is_evaluated)
 
 
 def _samples(config: Config, directory: RunDirectory, kept: Start | None) -> AbstractContextManager[TextIO]:
     """The file of samples, if there are to be any, or there were before the run was resumed."""
-    if config.train.sample_prompt is None and not directory.samples.exists():
+    are_none = config.train.sample_prompt is None and not directory.samples.exists()
+    if are_none or not is_first():
         return open(os.devnull, "w", encoding="utf-8")
-    return _lines(directory.samples, kept)
+    if kept is None:
+        return open_metrics(directory.samples)
+    return open_metrics(directory.samples, resume_step=kept.step, is_evaluated=kept.is_evaluated)
 
 
 def _write_config(config: Config, directory: RunDirectory, plan: Plan) -> bool:

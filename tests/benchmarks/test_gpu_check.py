@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.gpu_check import run_parts
 from benchmarks.gpu_numerics import RUNS, check_attention, check_executor
-from benchmarks.gpu_speed import WORKLOADS, model_flops_per_token
+from benchmarks.gpu_speed import WORKLOADS
+from jaxpipe.models.flops import flops_per_token
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +33,8 @@ def test_without_a_gpu_it_says_so_and_exits_with_2() -> None:
 def test_model_flops_of_the_large_workload_are_those_of_the_formula() -> None:
     # a layer: q and o 2048 x 2048, k and v 2048 x 512, SwiGLU 3 x 2048 x 8192; the head 2048 x 32768
     layer = 2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192
-    assert model_flops_per_token(WORKLOADS["1b"]) == 6 * (16 * layer + 2048 * 32768) + 6 * 16 * 2048 * 2048
+    attention = 6 * 16 * 2048 * 2049
+    assert flops_per_token(WORKLOADS["1b"].model, 2048) == 6 * (16 * layer + 2048 * 32768) + attention
 
 
 @pytest.mark.slow

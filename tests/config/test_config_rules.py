@@ -31,7 +31,7 @@ def test_a_right_configuration_has_no_faults(right):
 
 
 def test_every_number_has_a_range():
-    numbers = {path for path, key in keys().items() if key.hint in (int, float, int | None)}
+    numbers = {path for path, key in keys().items() if key.hint in (int, float, int | None, float | None)}
     assert set(RANGES) == numbers
 
 
@@ -87,6 +87,10 @@ RULES = [
     (
         {"mesh.pp": 64, "pipeline.num_microbatches": 1025},
         "num_ranks x num_chunks x num_microbatches=64 x 1025 = 65600 must be .* 65536; use at most 1024 ",
+    ),
+    (
+        {"model.rope_scaling.rope_type": "linear", "model.rope_scaling.low_freq_factor": 2.0},
+        "rope_type=linear does not read model.rope_scaling.low_freq_factor, found 2.0; leave it out",
     ),
     ({"run.seed": 2**32}, "run.seed=4294967296 must be at least 0 and at most 4294967295$"),
     ({"model.vocab_size": 10**17}, "at least 257 and at most 16777216:"),

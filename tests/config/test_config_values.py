@@ -40,6 +40,8 @@ NEW_VALUES = {
     "optimizer.decay_steps": 7,
     "optimizer.min_learning_rate_ratio": 0.25,
     "run.dir": "2024",
+    "run.wandb": "demo",
+    "run.peak_flops": 1e15,
     "data.field": "null-ish",
     "distributed.coordinator": "node0:1234",
     "distributed.num_processes": 2,

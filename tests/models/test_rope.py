@@ -6,7 +6,7 @@ import pytest
 
 from jaxpipe.models.llama_config import LlamaConfig, RopeScaling
 from jaxpipe.models.llama_stage import llama_constants
-from jaxpipe.models.rope import rope_frequencies, rope_tables, rotate
+from jaxpipe.models.rope import rope_frequencies, rope_tables, rotate, tables_at
 
 LLAMA_3_2_1B = LlamaConfig(
     vocab_size=128256,
@@ -67,6 +67,16 @@ def test_the_factor_is_read_from_the_config(factor: float) -> None:
     np.testing.assert_allclose(plain[-1] / scaled[-1], factor, rtol=1e-15)
 
 
+def test_linear_scaling_divides_all_frequencies() -> None:
+    """As if positions were that much closer together: position 12 turns as 3 did."""
+    plain = rope_tables(rope_frequencies(64, theta=1e4), 4)
+    scaled = rope_tables(
+        rope_frequencies(64, theta=1e4, scaling=RopeScaling(rope_type="linear", factor=4.0)), 13
+    )
+    np.testing.assert_array_equal(scaled.cos[12], plain.cos[3])
+    np.testing.assert_array_equal(scaled.sin[12], plain.sin[3])
+
+
 def test_no_scaling_and_the_default_are_the_same() -> None:
     np.testing.assert_array_equal(
         rope_frequencies(64, theta=1e4, scaling=RopeScaling(rope_type="default", factor=32.0)),
@@ -92,3 +102,16 @@ def test_scores_depend_on_relative_distance_only(dtype: jnp.dtype, tolerance: fl
     size = np.linalg.norm(turned_q[0]) * np.linalg.norm(turned_k[0])
     assert rotate(q, tables).dtype == dtype
     assert np.max(np.abs(scores - scores[0])) < tolerance * size
+
+
+def test_each_sequence_may_have_positions_of_its_own() -> None:
+    """Each position is turned as it would be in a sequence of its own, to the bit."""
+    tables = rope_tables(rope_frequencies(6, theta=100.0), 8)
+    positions = np.array([[0, 1, 2, 0, 1], [0, 0, 1, 2, 3]])
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 3, 6)), jnp.float32)
+    turned = rotate(x, tables_at(tables, jnp.asarray(positions)))
+    for row, position in np.ndindex(2, 5):
+        alone = jnp.zeros((1, 8, 3, 6)).at[0, positions[row, position]].set(x[row, position])
+        np.testing.assert_array_equal(
+            turned[row, position], rotate(alone, tables)[0, positions[row, position]]
+        )

@@ -26,6 +26,7 @@ from jaxpipe.pipeline import (
 )
 from jaxpipe.pipeline.sharding import stage_shardings
 from jaxpipe.schedules import build, looped, mirrored
+from jaxpipe.training.curves import Curves
 from jaxpipe.training.grad_norm import make_global_norm, square_names
 from jaxpipe.training.non_finite import non_finite_leaves
 from jaxpipe.training.optimizer import learning_rate_at
@@ -33,6 +34,7 @@ from jaxpipe.training.progress import ProgressLine, make_console
 from jaxpipe.training.state import TrainState, init_state
 from jaxpipe.training.step import StepMetrics, compile_step, make_train_step, to_microbatches
 from jaxpipe.training.step_log import DivergedError, StepLog
+from jaxpipe.training.utilization import Utilization
 from tests.training.test_grad_norm import names_of, spoiled
 from tests.training.test_optimizer import SETTINGS
 from tests.training.test_state import Where
@@ -214,7 +216,16 @@ def make_log(
     file.name = "metrics.jsonl"
     names = square_names(GRADIENTS.init(), GRADIENTS.layout)
     line = ProgressLine(make_console(), num_steps, None)
-    return StepLog(file, line, log_every, names, skips=skips, max_skipped_steps=max_skipped_steps), file
+    log = StepLog(
+        Curves(file),
+        line,
+        log_every,
+        names,
+        skips=skips,
+        max_skipped_steps=max_skipped_steps,
+        utilization=Utilization(flops_per_step=10**9, peak=None),
+    )
+    return log, file
 
 
 SAID = {

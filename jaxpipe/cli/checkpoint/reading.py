@@ -1,13 +1,10 @@
 """The arrays of a checkpoint one after the other, with a bar on the terminal that says how far it is."""
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
 from jaxpipe.checkpoint.manifest import StoredArray
+from jaxpipe.cli.progress_bar import progress_bar
 
 
 def each_leaf(title: str, arrays: Mapping[str, StoredArray]) -> Iterator[tuple[str, StoredArray]]:
@@ -16,10 +13,7 @@ def each_leaf(title: str, arrays: Mapping[str, StoredArray]) -> Iterator[tuple[s
     Whoever reads them loads JAX after the first one is given out: on the CPU, whatever else there is.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
-    console = Console(stderr=True, quiet=not sys.stderr.isatty())
-    columns = (TextColumn("{task.description}", markup=False), BarColumn())
-    with Progress(*columns, console=console, transient=True, disable=console.quiet) as progress:
-        task = progress.add_task(title, total=sum(array.size for array in arrays.values()))
+    with progress_bar(title, sum(array.size for array in arrays.values())) as advance:
         for name, stored in arrays.items():
             yield name, stored
-            progress.advance(task, stored.size)
+            advance(stored.size)

@@ -1,0 +1,1 @@
+"""Pictures of tick tables for docs/how-a-schedule-becomes-ticks.md."""

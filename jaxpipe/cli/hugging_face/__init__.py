@@ -1,0 +1,1 @@
+"""``jaxpipe import-hf``, ``export-hf`` and ``compare-hf``."""

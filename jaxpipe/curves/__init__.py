@@ -1,0 +1,1 @@
+"""The curves of a run, from ``metrics.jsonl`` to TensorBoard, W&B and pictures; never loads JAX."""
