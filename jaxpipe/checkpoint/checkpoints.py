@@ -36,11 +36,11 @@ import jax
 from jaxpipe.checkpoint import array_files, manifest, step_folders
 from jaxpipe.checkpoint.fingerprint import compile_examination, examine
 from jaxpipe.checkpoint.manifest import Manifest, StoredArray
-from jaxpipe.checkpoint.template import check_arrays, check_template, named_leaves
+from jaxpipe.checkpoint.restoring import restore_arrays, some_of
+from jaxpipe.checkpoint.template import check_arrays, named_leaves
 from jaxpipe.errors import CheckpointError, DamagedError, InputError, NotFiniteError, first_line
 from jaxpipe.units import format_bytes
 
-_MAX_NAMED = 5
 _NO_ROOM = "the disk has no room"
 _NO_SPACE = {_NO_ROOM, *(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))}
 _LOGGER = logging.getLogger(__name__)
@@ -234,16 +234,7 @@ class Checkpoints:
         """
         stored = self.read_manifest(step).arrays
         folder = step_folders.step_folder(self.directory, step)
-        wanted = named_leaves(like)
-        check_template(stored, wanted, folder=folder)
-        try:
-            arrays = array_files.read(folder / array_files.FOLDER, wanted)
-        except Exception as error:
-            raise CheckpointError(f"checkpoint {folder} could not be read: {first_line(error)}") from error
-        found = {name: examined.fingerprint for name, examined in examine(arrays).items()}
-        if changed := list(manifest.changed_arrays(stored, found)):
-            raise DamagedError(f"the values of {_some(changed)} are not those that were saved")
-        return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in wanted])
+        return restore_arrays(folder, stored, like)
 
     def set_aside(self, step: int) -> Path:
         """Rename what is damaged, so that ``step`` can be saved; the new path. Process 0 alone may.
@@ -329,15 +320,10 @@ def _examined(
     if bad:
         counts = [f"{number} of {named[name].size} in {name}" for name, number in bad.items()]
         raise NotFiniteError(
-            f"step {step}: all values of a checkpoint must be finite, but these are not: {_some(counts)}; "
+            f"step {step}: all values of a checkpoint must be finite, but these are not: {some_of(counts)}; "
             "it is not saved"
         )
     return {
         name: StoredArray(array.dtype.name, array.shape, examined[name].fingerprint)
         for name, array in named.items()
     }
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more

@@ -10,6 +10,7 @@
     jaxpipe checkpoint verify runs/first
     jaxpipe checkpoint diff runs/first runs/second/checkpoints/100
     jaxpipe checkpoint export runs/first -o first.npz
+    jaxpipe generate runs/first --prompt "def "
     jaxpipe import-hf Llama-3.2-1B runs/second my.yaml --mesh.dp 2
     jaxpipe export-hf runs/second second-hf --dtype bfloat16
     jaxpipe compare-hf second-hf runs/second
@@ -51,6 +52,7 @@ _GROUPS = (
 ``run``, whose docstring describes it."""
 
 _ALONE: tuple[tuple[str, str, str], ...] = (
+    ("generate", "continue a text with the model of a checkpoint", "generate"),
     ("import-hf", "start a run from a Llama of Hugging Face", "hugging_face.import_hf"),
     ("export-hf", "write a checkpoint as a Llama of Hugging Face", "hugging_face.export_hf"),
     ("compare-hf", "compare the logits of the two", "hugging_face.compare_hf"),

@@ -1,6 +1,6 @@
 """The configuration of a run: its sections, and the strict parser of YAML and flags; never loads JAX."""
 
-from jaxpipe.config.command import Command, from_yaml, parse
+from jaxpipe.config.command import Command, from_saved, from_yaml, parse
 from jaxpipe.config.given_model import parse_for_model
 from jaxpipe.config.keys import flatten
 from jaxpipe.config.rules import RUN_FILES, faults
@@ -32,6 +32,7 @@ __all__ = [
     "TrainConfig",
     "faults",
     "flatten",
+    "from_saved",
     "from_yaml",
     "model_of",
     "parse",

@@ -88,8 +88,33 @@ def from_yaml(text: str, *, name: str = "configuration") -> Config:
     return assemble(values)
 
 
+def from_saved(text: str, *, name: str) -> Config:
+    """The configuration that a checkpoint holds, for those who want its model and not to run it.
+
+    Keys that it does not have are newer than it, and have their defaults. Whether what it names is still
+    there (text, schedule), and whether its values fit together, is not asked: once they did. ``InputError``
+    if it cannot be read.
+    """
+    values, found = _convert(read_yaml(text, name=name))
+    if found:
+        raise InputError("; ".join(map(str, found)))
+    return assemble(values)
+
+
 def _read(source: Source, *, xla_flags: str = "") -> tuple[dict[str, Any], list[Fault]]:
     """The values of all keys, and what is wrong with the source, the values and their company."""
+    given = {assignment.path: assignment for assignment in source.assignments}
+    values, found = _convert(source)
+    against = check_determinism(values.get("run.deterministic", False), xla_flags)
+    for path, message in [*value_faults(values), *(("run.deterministic", fault) for fault in against)]:
+        if path.startswith("distributed."):
+            message += or_unset(given.values())
+        found.append(Fault(message, given[path].where if path in given else ""))
+    return values, found
+
+
+def _convert(source: Source) -> tuple[dict[str, Any], list[Fault]]:
+    """The values of all keys by their types, and what is wrong with the source or has another type."""
     given = {assignment.path: assignment for assignment in source.assignments}
     values: dict[str, Any] = {}
     found = list(source.faults)
@@ -103,13 +128,7 @@ def _read(source: Source, *, xla_flags: str = "") -> tuple[dict[str, Any], list[
             values[path] = key.default
         elif source.complete:
             found.append(Fault(f"{path} is missing; give it {describe(key.hint)}"))
-    values = {path: value for path, value in values.items() if not _section_is_null(path, given)}
-    against = check_determinism(values.get("run.deterministic", False), xla_flags)
-    for path, message in [*value_faults(values), *(("run.deterministic", fault) for fault in against)]:
-        if path.startswith("distributed."):
-            message += or_unset(given.values())
-        found.append(Fault(message, given[path].where if path in given else ""))
-    return values, found
+    return {path: value for path, value in values.items() if not _section_is_null(path, given)}, found
 
 
 def _section_is_null(path: str, given: Collection[str]) -> bool:

@@ -22,7 +22,7 @@ from jaxpipe.config.sections import Config
 from jaxpipe.data import find_files
 from jaxpipe.errors import InputError
 
-RUN_FILES = ("config.yaml", "metrics.jsonl", "checkpoints")
+RUN_FILES = ("config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints")
 """What a run writes, the first of them first; any one shows that a directory is taken."""
 
 _MOST_DEVICES = 65_536
@@ -269,6 +269,22 @@ def _keep_best(keep_best: bool, eval_every: int) -> Iterator[str]:
         )
 
 
+def _sample(prompt: str | None, eval_every: int) -> Iterator[str]:
+    if prompt is not None and not eval_every:
+        yield (
+            "train.sample_prompt is continued after each evaluation, but train.eval_every=0 makes none; "
+            "give train.eval_every, or leave it out"
+        )
+
+
+def _sample_length(prompt: str | None, num_tokens: int, longest: int) -> Iterator[str]:
+    if prompt is not None and num_tokens >= longest:
+        yield (
+            f"train.sample_tokens={num_tokens} and a prompt must fit into model.max_position_embeddings="
+            f"{longest}; use at most {longest - 1}"
+        )
+
+
 def _batch(key: str, batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
     if batch_size % (num_microbatches * dp):
         sizes = _multiples(batch_size, num_microbatches * dp)
@@ -334,6 +350,11 @@ _RULES = (
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),
     _Rule(("train.eval_batch_size", "pipeline.num_microbatches", "mesh.dp"), _eval_batch),
     _Rule(("checkpoint.keep_best", "train.eval_every"), _keep_best),
+    _Rule(("train.sample_prompt", "train.eval_every"), _sample),
+    _Rule(
+        ("train.sample_prompt", "train.sample_tokens", "model.max_position_embeddings"),
+        _sample_length,
+    ),
     _Rule(("run.tensorboard",), check_tensorboard),
     _Rule(("run.wandb",), check_wandb),
 )

@@ -79,6 +79,14 @@ class TrainConfig:
     """Batches in an evaluation, the same each time."""
     eval_batch_size: int | None = None
     """Sequences in such a batch; null: global_batch_size."""
+    sample_prompt: str | None = None
+    """After each evaluation a continuation of this text is shown and added to samples.jsonl; null: none."""
+    sample_tokens: int = 64
+    """Tokens of such a continuation, or fewer where the document ends."""
+    sample_temperature: float = 0.8
+    """Divides the logits before a token of it is drawn; 0: the most probable token."""
+    sample_top_p: float = 0.95
+    """Tokens of it are drawn from the most probable ones, which add up to this; 1: from all."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of the matrix products; weights, sums and optimizer state stay float32."""
     non_finite: Literal["stop", "skip"] = "stop"
@@ -144,8 +152,8 @@ class RunConfig:
     deterministic: bool = False
     """On GPUs, let XLA choose kernels that give the same bits in each run; slower. CPUs always do."""
     step_timeout: int | None = None
-    """Seconds for one step, the slow first one too, or one batch of an evaluation; one that takes longer
-    ends the run, which says where it stands; null: any number."""
+    """Seconds for one step, the slow first one too, one batch of an evaluation or 16 tokens of a sample; one
+    that takes longer ends the run, which says where it stands; null: any number."""
     stop_timeout: int = 55
     """Seconds from SIGTERM or Ctrl-C to the end; a step, evaluation or save that takes longer is given up."""
 

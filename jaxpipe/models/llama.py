@@ -15,8 +15,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int32
 
 from jaxpipe.models.attention import Implementation, causal_attention
+from jaxpipe.models.cached_attention import cached_attention
 from jaxpipe.models.llama_config import LlamaConfig
-from jaxpipe.models.rope import RopeTables, rotate
+from jaxpipe.models.rope import RopeTables, rotate, tables_from
+from jaxpipe.pipeline.cache import Place, remember
+from jaxpipe.pipeline.contract import Tree
 from jaxpipe.pipeline.split_vjp import dense
 
 
@@ -60,14 +63,32 @@ class Attention(nnx.Module):
     def __call__(
         self, x: Float[Array, "b s d"], rope: RopeTables, segments: Int32[Array, "b s"] | None = None
     ) -> Float[Array, "b s d"]:
+        q, k, v = self._project(x)
+        mixed = causal_attention(
+            rotate(q, rope), rotate(k, rope), v, implementation=self.implementation, segments=segments
+        )
+        return self._mix_heads(mixed)
+
+    def with_cache(
+        self, x: Float[Array, "b s d"], rope: RopeTables, cache: Tree, place: Place
+    ) -> tuple[Float[Array, "b s d"], Tree]:
+        """The same over all positions that were read, those of ``x`` included, which are at ``place``."""
+        q, k, v = self._project(x)
+        here = tables_from(rope, place.position, x.shape[1])
+        new = {"k": jnp.swapaxes(rotate(k, here), 1, 2), "v": jnp.swapaxes(v, 1, 2)}
+        cache, kept = remember(cache, new, place)
+        mixed = cached_attention(rotate(q, here), kept["k"], kept["v"], place.position)
+        return self._mix_heads(mixed), cache
+
+    def _project(self, x: Float[Array, "b s d"]) -> tuple[Array, Array, Array]:
         projected = dense(x, self.qkv.get_value())
         q, k, v = (
             projected[name].reshape(*projected[name].shape[:2], -1, self.head_size)
             for name in ("q_proj", "k_proj", "v_proj")
         )
-        mixed = causal_attention(
-            rotate(q, rope), rotate(k, rope), v, implementation=self.implementation, segments=segments
-        )
+        return q, k, v
+
+    def _mix_heads(self, mixed: Float[Array, "b s h e"]) -> Float[Array, "b s d"]:
         return dense(mixed.reshape(*mixed.shape[:2], -1), self.o.get_value())["o_proj"]
 
 
@@ -98,6 +119,14 @@ class DecoderLayer(nnx.Module):
     ) -> Float[Array, "b s d"]:
         x = x + self.self_attn(self.input_layernorm(x), rope, segments)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+    def with_cache(
+        self, x: Float[Array, "b s d"], rope: RopeTables, cache: Tree, place: Place
+    ) -> tuple[Float[Array, "b s d"], Tree]:
+        """The same of new positions alone, and the cache with them; see ``Attention.with_cache``."""
+        mixed, cache = self.self_attn.with_cache(self.input_layernorm(x), rope, cache, place)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), cache
 
 
 def _normal(rngs: nnx.Rngs, std: float, *shape: int) -> Float[Array, "in out"]:

@@ -9,7 +9,8 @@ from jaxpipe.models.attention import Implementation
 from jaxpipe.models.llama import DecoderLayer, Kernels, RMSNorm
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.rope import rope_frequencies, rope_tables, tables_at
-from jaxpipe.pipeline.contract import Split, StageContract, Tree
+from jaxpipe.pipeline.cache import Place
+from jaxpipe.pipeline.contract import Cached, Split, StageContract, Tree
 
 _SPLITS: frozenset[tuple[str, Split]] = frozenset(
     {
@@ -27,6 +28,7 @@ def llama_contract(config: LlamaConfig, implementation: Implementation) -> Stage
 
     Its extras, int32 ``[batch, sequence]``, isolate packed documents: ``segments``, the number of a
     position's document, and ``positions``, counted from its start. Without them a sample is one document.
+    Decoding, a layer keeps its keys and values; the constants must reach as far as the cache.
     """
     abstract_layer = nnx.eval_shape(
         lambda: DecoderLayer(config, implementation=implementation, rngs=nnx.Rngs(0))
@@ -39,10 +41,20 @@ def llama_contract(config: LlamaConfig, implementation: Implementation) -> Stage
             rope = tables_at(rope, extras["positions"])
         return nnx.merge(layer_graph, _layer_state(params))(x, rope, extras.get("segments"))
 
+    def cached_layer(
+        params: Tree, x: Array, constants: Tree, cache: Tree, place: Place
+    ) -> tuple[Array, Tree]:
+        layer = nnx.merge(layer_graph, _layer_state(params))
+        return layer.with_cache(x, constants["rope"], cache, place)
+
+    def kept(batch: int, length: int, tp: int, dtype: jnp.dtype) -> Tree:
+        shape = (batch, config.kv_heads // tp, length, config.head_size)
+        return dict.fromkeys(("k", "v"), jax.ShapeDtypeStruct(shape, dtype))
+
     def final(params: Tree, y: Array) -> Array:
         return nnx.merge(norm_graph, nnx.State({"scale": nnx.Param(params["scale"])}))(y)
 
-    return StageContract(layer, final, _SPLITS)
+    return StageContract(layer, final, _SPLITS, Cached(cached_layer, kept))
 
 
 def llama_constants(config: LlamaConfig, sequence_length: int) -> Tree:

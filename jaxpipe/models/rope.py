@@ -7,6 +7,7 @@ element i turns with element i + head_dim / 2.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32
@@ -51,6 +52,11 @@ def rope_tables(frequencies: Float[np.ndarray, " half"], sequence_length: int) -
 def tables_at(tables: RopeTables, positions: Int32[Array, "b s"]) -> RopeTables:
     """``[b, s, half]``: the rows of tables ``[length, half]`` for positions below that length."""
     return RopeTables(*(table.at[positions].get(mode="promise_in_bounds") for table in tables))
+
+
+def tables_from(tables: RopeTables, first: Int32[Array, ""], length: int) -> RopeTables:
+    """Those of ``length`` positions from ``first`` on, which may be traced."""
+    return RopeTables._make(jax.lax.dynamic_slice_in_dim(table, first, length) for table in tables)
 
 
 def rotate(x: Float[Array, "b s h d"], tables: RopeTables) -> Float[Array, "b s h d"]:

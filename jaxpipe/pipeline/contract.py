@@ -1,4 +1,4 @@
-"""What a model gives the pipeline: two pure functions and parameters in four groups.
+"""What a model gives the pipeline: a few pure functions and parameters in four groups.
 
 The pipeline knows nothing of Llama. It sees a stack of equal layers between a token embedding and
 a vocabulary head, and of a layer only that its linear parts go through ``dense`` (split_vjp.py).
@@ -37,6 +37,19 @@ rows: each device has some of the inputs; the output is added up over the device
 """
 
 
+class Cached(NamedTuple):
+    """How a layer reads new positions of a sequence when it has kept what it needs of those before.
+
+    layer: ``(params, x, constants, cache, place) -> (y, cache)`` with x and y ``[batch, new positions,
+        hidden]``, and the cache of all layers, in which it writes at its place (cache.py); the same ``y`` as
+        ``StageContract.layer`` has of these positions. It wants no extras: the sequence is one document.
+    kept: ``(batch, length, tp, dtype) ->`` shapes of what one layer keeps on one device of ``tp``.
+    """
+
+    layer: Callable[[Tree, jax.Array, Tree, Tree, Any], tuple[jax.Array, Tree]]
+    kept: Callable[[int, int, int, Any], Tree]
+
+
 class StageContract(NamedTuple):
     """The model, as the pipeline sees it.
 
@@ -47,11 +60,13 @@ class StageContract(NamedTuple):
         features, and outside them, with sequence parallelism, its share of the sequence.
     final: ``(params, y) -> h``, what stands between the last layer and the head.
     splits: ``(group of kernels, how it is split)``; a group that is left out cannot be.
+    cached: None of a model that cannot be decoded (decode.py).
     """
 
     layer: Callable[[Tree, jax.Array, Tree, Tree], jax.Array]
     final: Callable[[Tree, jax.Array], jax.Array]
     splits: frozenset[tuple[str, Split]] = frozenset()
+    cached: Cached | None = None
 
 
 class Batch(NamedTuple):

@@ -39,7 +39,9 @@ class EndAxes(NamedTuple):
     sums: str | None = None
 
 
-def broadcast(axes: EndAxes, message: Float[Array, "t d"], rank: int) -> Float[Array, "shares*t d"]:
+def broadcast(
+    axes: EndAxes, message: Float[Array, "t d"], rank: int | Int32[Array, ""]
+) -> Float[Array, "shares*t d"]:
     """The message of ``rank`` on all devices; what the others hold may be anything, also NaN."""
     if axes.ranks is not None:
         is_mine = jax.lax.axis_index(axes.ranks) == rank

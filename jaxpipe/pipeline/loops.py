@@ -122,8 +122,8 @@ def run_weight(
 
     def body(counters: tuple, kernel_gradients: Tree) -> Tree:
         layer, tied_work = tied(counters, (counters[-1], work))
-        left_by_b = _read(weight_inputs, tied_work.weight_slot, layer)
-        left_by_f = _read(linear_inputs, tied_work.input_slot, layer)
+        left_by_b = read(weight_inputs, tied_work.weight_slot, layer)
+        left_by_f = read(linear_inputs, tied_work.input_slot, layer)
         new = _kernel_gradients(loops, *tied(counters, (left_by_b, left_by_f)))
         return _add(kernel_gradients, new, tied_work.chunk, layer)
 
@@ -163,8 +163,8 @@ def _backward_of_layer(
     last = loops.layers_of_chunk[work.chunk] - 1 if loops.num_layers is None else loops.num_layers - 1
     layer, work = tied(counters, (last - counters[-1], work))
     params = _read_params(loops, counters, work.chunk, layer)
-    saved = tied(counters, _read(residuals, work.residual_slot, layer))
-    inputs = tied(counters, _read(linear_inputs, work.input_slot, layer))
+    saved = tied(counters, read(residuals, work.residual_slot, layer))
+    inputs = tied(counters, read(linear_inputs, work.input_slot, layer))
     context = loops.context(work.microbatch)
     dx, d_small, weight_inputs = jax.lax.optimization_barrier(
         loops.split.backward(params, saved, inputs, dy, context)
@@ -174,7 +174,7 @@ def _backward_of_layer(
 
 def _read_params(loops: StageLoops, counters: tuple, chunk: Array, layer: Array) -> Tree:
     """The parameters of a layer, gathered where devices hold shards of them: they live for one body."""
-    return loops.gather(tied(counters, _read(loops.params, chunk, layer)))
+    return loops.gather(tied(counters, read(loops.params, chunk, layer)))
 
 
 def _kernel_gradients(loops: StageLoops, weight_inputs: Tree, linear_inputs: Tree) -> Tree:
@@ -184,13 +184,27 @@ def _kernel_gradients(loops: StageLoops, weight_inputs: Tree, linear_inputs: Tre
 
 
 def _loop(loops: StageLoops, acts: Array, work: Work, body: Callable, carry: Tree) -> Tree:
-    """``body((counters), carry)`` once for each layer of the chunk if this rank acts."""
-    if loops.num_layers is None:
-        trips = jnp.where(acts, loops.layers_of_chunk[work.chunk], 0)
+    return over_layers(
+        acts, work.chunk, body, carry, layers_of_chunk=loops.layers_of_chunk, num_layers=loops.num_layers
+    )
+
+
+def over_layers(
+    acts: Array,
+    chunk: Array,
+    body: Callable,
+    carry: Tree,
+    *,
+    layers_of_chunk: Int32[Array, " chunks"],
+    num_layers: int | None,
+) -> Tree:
+    """``body((counters), carry)`` once for each layer of the chunk if this rank acts; see ``StageLoops``."""
+    if num_layers is None:
+        trips = jnp.where(acts, layers_of_chunk[chunk], 0)
         return jax.lax.fori_loop(0, trips, lambda layer, carry: body((layer,), carry), carry)
 
     def all_layers(turn: Array, carry: Tree) -> Tree:
-        return jax.lax.fori_loop(0, loops.num_layers, lambda layer, carry: body((turn, layer), carry), carry)
+        return jax.lax.fori_loop(0, num_layers, lambda layer, carry: body((turn, layer), carry), carry)
 
     return jax.lax.fori_loop(0, acts.astype(jnp.int32), all_layers, carry)
 
@@ -200,7 +214,7 @@ def tied(counters: Tree, tree: Tree) -> Tree:
     return jax.lax.optimization_barrier((counters, tree))[1]
 
 
-def _read(tree: Tree, first: Array, layer: Array) -> Tree:
+def read(tree: Tree, first: Array, layer: Array) -> Tree:
     """``leaf[first, layer]`` of each leaf."""
     return jax.tree.map(lambda leaf: _slice(leaf, first, layer)[0, 0], tree)
 

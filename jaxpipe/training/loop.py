@@ -6,7 +6,7 @@ loses a line.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from jaxpipe.checkpoint.checkpoints import Checkpoints
 from jaxpipe.data import Batches
@@ -15,9 +15,11 @@ from jaxpipe.pipeline import Batch, Tree
 from jaxpipe.training.curves import write_record
 from jaxpipe.training.evaluation import Evaluation, evaluate
 from jaxpipe.training.interrupt import Stop
+from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
 from jaxpipe.training.processes import is_first
 from jaxpipe.training.progress import show_message
+from jaxpipe.training.samples import Sampler, shown_sample, take_sample
 from jaxpipe.training.standing import Standing
 from jaxpipe.training.state import TrainState, named_params
 from jaxpipe.training.step_log import REMEDY, DivergedError, StepLog, check_finite
@@ -44,6 +46,7 @@ class Loop(NamedTuple):
     to_canonical: the state as checkpoints hold it.
     checkpoint_info: what goes into a checkpoint besides.
     evaluation: None where there is none.
+    sampler, samples: takes a sample after each evaluation, None where none is wanted; their file.
     eval_every, save_every: in steps; 0 leaves only those at the end (evaluations: none).
     saves_best: whether a validation loss below all before is a reason to save.
     standing: told what begins.
@@ -57,6 +60,8 @@ class Loop(NamedTuple):
     checkpoints: Checkpoints
     checkpoint_info: Callable[[Start], dict[str, Any]]
     evaluation: Evaluation | None
+    sampler: Sampler | None
+    samples: TextIO
     eval_every: int
     save_every: int
     saves_best: bool
@@ -138,19 +143,29 @@ def _finish_step(loop: Loop, step: int) -> None:
 
 
 def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | None:
-    """The validation loss; None if ``stop`` came first."""
+    """The validation loss; None if ``stop`` came first, be it while a sample was taken."""
     _finish_step(loop, step)
     loss = None if loop.evaluation is None else _validation_loss(loop, loop.evaluation, state, step, stop)
+    if loss is not None and not loop.log.skips:
+        check_finite(step, validation_loss=loss)
+    text = None
+    if loss is not None and loop.sampler is not None:
+        text = _take_sample(loop, loop.sampler, state, step, stop)
+        loss = None if text is None else loss
     if loss is not None:
-        if not loop.log.skips:
-            check_finite(step, validation_loss=loss)
-        write_record(loop.log.curves, {"step": step, "eval_loss": loss})
-        note = (
-            "" if math.isfinite(loss) else ", which is not finite; training goes on (train.non_finite=skip)"
-        )
-        show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token{note}")
+        _tell_evaluation(loop, step, loss, text)
     loop.log.start_clock()
     return loss
+
+
+def _tell_evaluation(loop: Loop, step: int, loss: float, text: str | None) -> None:
+    write_record(loop.log.curves, {"step": step, "eval_loss": loss})
+    note = "" if math.isfinite(loss) else ", which is not finite; training goes on (train.non_finite=skip)"
+    show_message(loop.log.line, f"step {step}: validation loss {loss:.4f} nats per token{note}")
+    if loop.sampler is not None and text is not None:
+        prompt = loop.sampler.prompt
+        write_metrics(loop.samples, {"step": step, "prompt": prompt, "text": text})
+        show_message(loop.log.line, f"step {step}: sample\n{shown_sample(prompt, text)}")
 
 
 def _validation_loss(
@@ -161,6 +176,13 @@ def _validation_loss(
         loop.standing.begin(text, is_timed=True)
 
     return evaluate(evaluation, state.params, stop, on_batch=begin)
+
+
+def _take_sample(loop: Loop, sampler: Sampler, state: TrainState, step: int, stop: Stop) -> str | None:
+    def begin(number: int) -> None:
+        loop.standing.begin(f"sample after step {step}, token {number + 1}", is_timed=True)
+
+    return take_sample(sampler, state.params, stop, step=step, on_tokens=begin)
 
 
 def _save(loop: Loop, canonical: Tree, at: Start, loss: float | None) -> None:

@@ -1,5 +1,7 @@
 """``metrics.jsonl``: one JSON object a line, written as it happens, continued by a resumed run.
 
+``samples.jsonl`` is such a file, too.
+
 A line is flushed when it is written: what a killed run logged is in the file, but its last line may be torn.
 A run that resumes from step k will do the steps after k once more, so their lines are dropped first, as are a
 torn last line and the ``final`` one, for the run goes on. Write the lines of step k before its checkpoint;
@@ -20,6 +22,9 @@ from jaxpipe.errors import InputError
 from jaxpipe.training.atomic_write import write_text_atomically
 from jaxpipe.training.storage import storing
 
+_OF_EVALUATION = frozenset({"eval_loss", "prompt"})
+"""Keys that only a line of an evaluation, or of the sample that follows it, has."""
+
 
 @contextmanager
 def open_metrics(
@@ -27,7 +32,8 @@ def open_metrics(
 ) -> Iterator[TextIO]:
     """The file to pass to ``write_metrics``: a new one, or what it holds up to ``resume_step``.
 
-    is_evaluated: whether the evaluation of that step counts as done; if not, its line is dropped too.
+    is_evaluated: whether the evaluation of that step counts as done; if not, its line, or that of its
+        sample, is dropped too.
 
     Raises:
         FileExistsError: a new file is asked for, but there is one.
@@ -79,7 +85,7 @@ def _lines_until(path: Path, resume_step: int, *, is_evaluated: bool) -> Iterato
             )
         if record is None or record["step"] > resume_step or record.get("final"):
             continue
-        if is_evaluated or record["step"] < resume_step or "eval_loss" not in record:
+        if is_evaluated or record["step"] < resume_step or _OF_EVALUATION.isdisjoint(record):
             yield line + "\n"
 
 

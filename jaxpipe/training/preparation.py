@@ -19,6 +19,7 @@ from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.plan import Plan, make_plan
+from jaxpipe.training.samples import check_prompt
 from jaxpipe.training.state import TrainState
 from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
 
@@ -36,6 +37,7 @@ class Prepared(NamedTuple):
 
 def prepare(config: Config) -> Prepared:
     """Read the text, start the devices; most of what can be refused is refused here."""
+    check_prompt(config)
     corpus = load_corpus(
         config.data.path, field=config.data.field, validation_fraction=config.data.validation_fraction
     )

@@ -6,7 +6,10 @@
       config.yaml       the resolved config
       schedule.csv      the schedule, if it comes from a file
       metrics.jsonl     see metrics.py
+<<<<<<< HEAD
       imported.txt      whence the weights are, if the run did not begin with random ones
+=======
+      samples.jsonl     a continuation of train.sample_prompt after each evaluation
       checkpoints/      see checkpoint/
       .lock             locked while a process works here
 
@@ -50,6 +53,10 @@ class RunDirectory:
         return self.path / "imported.txt"
 
     @property
+    def samples(self) -> Path:
+        return self.path / "samples.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -90,7 +97,7 @@ def _check(run: RunDirectory, *, resume: bool) -> None:
     """Before the lock, so that a refusal leaves no trace; and again under it, when nobody else can write."""
     if run.path.exists() and not run.path.is_dir():
         raise InputError(f"run.dir={run.path} must be a directory, but it is a file; choose another")
-    held = [path.name for path in (run.config, run.metrics, run.checkpoints) if path.exists()]
+    held = [path.name for path in (run.config, run.metrics, run.samples, run.checkpoints) if path.exists()]
     if resume and not run.config.exists():
         raise InputError(
             f"run.dir={run.path} must hold the run to resume, but it has no config.yaml; "

@@ -9,6 +9,7 @@ Several processes all do the same, but the first one alone owns the directory: p
 import dataclasses
 import os
 from contextlib import AbstractContextManager, nullcontext
+from typing import TextIO
 
 import jax
 from jax.sharding import Mesh
@@ -23,6 +24,7 @@ from jaxpipe.training.grad_norm import square_names
 from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
 from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Loop, Start, run_loop
+from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
 from jaxpipe.training.plan import Plan, make_plan, utilization_of
 from jaxpipe.training.preparation import (
@@ -40,6 +42,7 @@ from jaxpipe.training.progress import make_console, open_progress, show_facts
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, refuse_lost, set_aside_damaged
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
+from jaxpipe.training.samples import compile_sampler
 from jaxpipe.training.shared_stop import SharedStop, make_highest
 from jaxpipe.training.standing import Standing
 from jaxpipe.training.state import (
@@ -148,6 +151,7 @@ def _train(
         kept = start if found else start._replace(step=-1)
         with (
             _curves(config, directory, kept if resume else None) as curves,
+            _samples(config, directory, kept if resume else None) as samples,
             open_progress(console, config.train.num_steps, start_step=start.step) as line,
         ):
             is_other_schedule = _write_config(config, directory, plan) if resume else False
@@ -161,7 +165,15 @@ def _train(
                 max_skipped_steps=config.train.max_skipped_steps,
                 utilization=utilization_of(config, mesh),
             )
-            loop = _make_loop(config, prepared, state, checkpoints=checkpoints, log=log, standing=standing)
+            loop = _make_loop(
+                config,
+                prepared,
+                state,
+                checkpoints=checkpoints,
+                log=log,
+                samples=samples,
+                standing=standing,
+            )
             checkpoints.compile_for(like)
             # else the first step would have to wait for those that compile longer
             standing.prepare("waiting until all processes have compiled")
@@ -192,6 +204,7 @@ def _make_loop(
     *,
     checkpoints: Checkpoints,
     log: StepLog,
+    samples: TextIO,
     standing: Standing,
 ) -> Loop:
     """Compile what the loop runs itself, so that no step, evaluation or save has to."""
@@ -209,6 +222,8 @@ def _make_loop(
         checkpoints=checkpoints,
         checkpoint_info=lambda at: checkpoint_info(config, prepared.batches, at),
         evaluation=compile_evaluation(config, prepared, state),
+        sampler=compile_sampler(config, prepared.plan.program, state.params),
+        samples=samples,
         eval_every=config.train.eval_every,
         save_every=config.checkpoint.every,
         saves_best=config.checkpoint.keep_best,
@@ -225,6 +240,16 @@ def _curves(config: Config, directory: RunDirectory, kept: Start | None) -> Abst
     if kept is None:
         return open_curves(config, directory)
     return open_curves(config, directory, resume_step=kept.step, is_evaluated=kept.is_evaluated)
+
+
+def _samples(config: Config, directory: RunDirectory, kept: Start | None) -> AbstractContextManager[TextIO]:
+    """The file of samples, if there are to be any, or there were before the run was resumed."""
+    are_none = config.train.sample_prompt is None and not directory.samples.exists()
+    if are_none or not is_first():
+        return open(os.devnull, "w", encoding="utf-8")
+    if kept is None:
+        return open_metrics(directory.samples)
+    return open_metrics(directory.samples, resume_step=kept.step, is_evaluated=kept.is_evaluated)
 
 
 def _write_config(config: Config, directory: RunDirectory, plan: Plan) -> bool:

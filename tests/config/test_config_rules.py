@@ -60,6 +60,11 @@ RULES = [
     ({"model.head_dim": 7}, r"head_dim=7 must be even"),
     ({"data.sequence_length": 4096}, "sequence_length=4096 must be at most .*embeddings=2048"),
     ({"data.validation_fraction": 0.0, "train.eval_every": 3}, "leaves no text for train.eval_every=3"),
+    ({"train.sample_prompt": "def "}, "sample_prompt .* but train.eval_every=0 makes none; give train.eval"),
+    (
+        {"train.sample_prompt": "def ", "train.eval_every": 1, "train.sample_tokens": 2048},
+        "sample_tokens=2048 and a prompt .* model.max_position_embeddings=2048; use at most 2047",
+    ),
     ({"mesh.tp": 3}, "num_key_value_heads=2 must be a multiple of mesh.tp=3, .*; mesh.tp may be 1 or 2"),
     ({"mesh.tp": 4}, "num_attention_heads=6 must be a multiple of mesh.tp=4, .*; mesh.tp may be 1 or 2"),
     ({"mesh.tp": 2, "model.intermediate_size": 81}, "size=81 must be a .* mesh.tp=2, .* mesh.tp may be 1$"),

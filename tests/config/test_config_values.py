@@ -34,6 +34,7 @@ NEW_VALUES = {
     "train.eval_batch_size": 24,
     "model.max_position_embeddings": 16,
     "train.compute_dtype": "bfloat16",
+    "train.sample_prompt": "def f(x):\n ",
     "run.step_timeout": 9,
     "optimizer.warmup_steps": 3,
     "optimizer.decay_steps": 7,
@@ -50,6 +51,7 @@ NEW_VALUES = {
 
 NEEDED = {
     "checkpoint.keep_best": ("--train.eval_every", "1"),
+    "train.sample_prompt": ("--train.eval_every", "1"),
     "pipeline.reverse_backward": ("--pipeline.schedule", "gpipe"),
     "pipeline.memory_limit": ("--pipeline.schedule", "auto"),
     "mesh.sequence_parallel": ("--mesh.tp", "2"),

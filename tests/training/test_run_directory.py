@@ -72,7 +72,7 @@ def test_a_directory_is_free_when_its_run_has_ended(tmp_path: Path):
         claim_and_release(tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("held", ["config.yaml", "metrics.jsonl", "checkpoints"])
+@pytest.mark.parametrize("held", ["config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints"])
 def test_a_new_run_never_overwrites_another(tmp_path: Path, held: str):
     (tmp_path / held).mkdir()
     with pytest.raises(InputError, match=f"must hold no other run, but it has {held}"):
