@@ -17,12 +17,12 @@ from rich.console import Console
 
 from jaxpipe.checkpoint.manifest import Manifest
 from jaxpipe.cli.checkpoint.places import HELP, find_steps, find_whole
+from jaxpipe.cli.checkpoint.saved_config import saved_config
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
 from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
 from jaxpipe.cli.sizes import read_number
-from jaxpipe.config import Config, from_saved
+from jaxpipe.config import Config
 from jaxpipe.config.ranges import Range
-from jaxpipe.errors import InputError
 from jaxpipe.training.text_tokens import TextTokens, continuation, printable, text_tokens, until_end
 
 FORMATS = ("text", "json")
@@ -83,9 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print prompt and continuation; ``RefusedError`` if that cannot be."""
     request = _read_request(arguments)
     folder, manifest = find_whole(arguments.checkpoint)
-    if "config" not in manifest.info:
-        raise InputError(f"{folder} must be of a run, but holds no configuration; name a run's checkpoint")
-    config = from_saved(manifest.info["config"], name=f"the configuration in {folder}")
+    config = saved_config(folder, manifest)
     tokens = text_tokens(config)
     prompt = tokens.encode(request.prompt) or [tokens.end_of_document]
     if request.num_tokens is None:

@@ -4,7 +4,6 @@ from jaxpipe.config.command import Command, from_saved, from_yaml, parse
 from jaxpipe.config.given_model import parse_for_model
 from jaxpipe.config.keys import flatten
 from jaxpipe.config.rules import RUN_FILES, faults
-from jaxpipe.config.saved_model import model_of
 from jaxpipe.config.sections import (
     CheckpointConfig,
     Config,
@@ -34,7 +33,6 @@ __all__ = [
     "flatten",
     "from_saved",
     "from_yaml",
-    "model_of",
     "parse",
     "parse_for_model",
     "to_yaml",

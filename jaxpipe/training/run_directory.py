@@ -6,9 +6,7 @@
       config.yaml       the resolved config
       schedule.csv      the schedule, if it comes from a file
       metrics.jsonl     see metrics.py
-<<<<<<< HEAD
       imported.txt      whence the weights are, if the run did not begin with random ones
-=======
       samples.jsonl     a continuation of train.sample_prompt after each evaluation
       checkpoints/      see checkpoint/
       .lock             locked while a process works here

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 
 from jaxpipe.checkpoint.manifest import read_manifest
 from jaxpipe.cli import main
-from jaxpipe.config import Config, from_yaml, model_of
+from jaxpipe.config import Config, from_saved, from_yaml
 from jaxpipe.data import load_corpus, validation_batches
 from jaxpipe.data.samples import IGNORE_LABEL
 from jaxpipe.errors import InputError
@@ -33,7 +33,7 @@ CASES = {
 def logits_of(run: Path, tokens: np.ndarray) -> np.ndarray:
     folder = run / "checkpoints" / "0"
     manifest = read_manifest(folder)
-    return saved_logits(folder, manifest, model_of(manifest.info["config"]), tokens)
+    return saved_logits(folder, manifest, from_saved(manifest.info["config"], name="run").model, tokens)
 
 
 def random_tokens(length: int) -> np.ndarray:

@@ -12,9 +12,9 @@ import os
 from pathlib import Path
 
 from jaxpipe.cli.checkpoint.places import HELP, find_whole
+from jaxpipe.cli.checkpoint.saved_config import saved_config
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
 from jaxpipe.cli.terminal import draw_table
-from jaxpipe.config.saved_model import model_of
 from jaxpipe.hugging_face.config_json import read_config
 from jaxpipe.hugging_face.reader import open_weights
 from jaxpipe.pictures import Table
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     theirs = read_config(directory)
     open_weights(directory, theirs)
     folder, manifest = find_whole(arguments.run_directory)
-    ours = model_of(manifest.info["config"])
+    ours = saved_config(folder, manifest).model
     longest = min(theirs.max_position_embeddings, ours.max_position_embeddings)
     faults = []
     if theirs.vocab_size != ours.vocab_size:

@@ -13,9 +13,9 @@ from pathlib import Path
 from jaxpipe.checkpoint.manifest import Manifest
 from jaxpipe.checkpoint.stored_parts import stored_parts
 from jaxpipe.cli.checkpoint.places import HELP, find_whole
+from jaxpipe.cli.checkpoint.saved_config import saved_config
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
 from jaxpipe.cli.progress_bar import progress_bar
-from jaxpipe.config.saved_model import model_of
 from jaxpipe.errors import CheckpointError
 from jaxpipe.hugging_face.tensor_names import leaves_of
 from jaxpipe.hugging_face.writer import DTYPE_NAMES, Unfinished, refuse_taken, whole_model, write_part
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
     refuse_if_any(faults)
     refuse_taken(Path(arguments.directory))
     folder, manifest = find_whole(arguments.run_directory)
-    model = model_of(manifest.info["config"])
+    model = saved_config(folder, manifest).model
     try:
         with whole_model(
             Path(arguments.directory),
