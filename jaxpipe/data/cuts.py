@@ -1,9 +1,9 @@
 """Where a long document is cut into pieces that are encoded one by one.
 
-A tokenizer needs some hundred times the memory of the text it is given, so no document is given whole: cut
-number i lies after the last line end of bytes (i - 1) PIECE to i PIECE, or without one at i PIECE, in front of
-a character. Whoever wants one cut reads that much and no more, so a file can be shared out among processes,
-and the pieces do not depend on how. Texts of up to ``PIECE`` bytes are one piece.
+A tokenizer needs some hundred times the memory of the text it is given, so no long document is given whole:
+cut number i lies after the last line end of bytes (i - 1) PIECE to i PIECE, or without one at i PIECE, in
+front of a character. Whoever wants one cut reads that much and no more, so a file can be shared out among
+processes, and the pieces do not depend on how. Texts of up to ``PIECE`` bytes are one piece.
 """
 
 from collections.abc import Callable, Iterator

@@ -71,9 +71,10 @@ def num_row_groups(path: Path, *, field: str) -> int:
 def row_group_sizes(path: Path, *, field: str) -> list[int]:
     """Bytes of the column in each row group, before compression."""
     with _parquet(path) as file:
-        if field not in file.schema_arrow.names:
+        names = file.schema_arrow.names
+        if field not in names:
             raise InputError(
-                f"{path}: there is no column {field!r} (it has {', '.join(file.schema_arrow.names) or 'none'}); "
+                f"{path}: there is no column {field!r} (it has {', '.join(names) or 'none'}); "
                 "set data.field (--field)"
             )
         kind = str(file.schema_arrow.field(field).type)

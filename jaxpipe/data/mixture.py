@@ -1,8 +1,8 @@
 """Which source gives the next sample, where several are mixed by weights.
 
 The sources are split off one by one: of the first k samples the first source has its share, rounded to the
-nearest whole number, and among the others the second source has its share of what is left, and so on. All is
-in whole numbers, so any sample's source is known at once, for any k, and each source comes as evenly as can be.
+nearest whole number, and of the others the second source has its share of what is left, and so on. All is in
+whole numbers, so any sample's source is known at once, and each source comes as evenly as can be.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """What a run trains on: prepared folders and text, as one row, or by weights as a mixture of several.
 
-Without weights all entries of the list of paths are one text. With weights each entry is a source with a weight,
-an order and epochs of its own. All sources have the same tokenizer: the one that is given, or the copy that
-lies in a prepared folder, or bytes.
+Without weights all entries of the list of paths are one text. With weights each entry is a source with a
+weight, an order and epochs of its own. All sources have the same tokenizer: the one that is given, or the copy
+that lies in a prepared folder, or bytes.
 """
 
 import math
@@ -169,8 +169,8 @@ def _entries(path: Paths) -> tuple[str, ...]:
 def _groups(path: Paths, *, is_mixture: bool) -> list[list[str | tuple[str, ...] | None]]:
     """What is opened together, for each row: with weights one entry, else all.
 
-    Entries of text that are one row are read as one list, where the first of them stands, so that the split is
-    that of all their files.
+    Entries of text that are one row are read as one list, where the first of them stands, so that the split
+    is that of all their files.
     """
     entries = _entries(path)
     if path is None or not entries:
@@ -187,9 +187,7 @@ def _groups(path: Paths, *, is_mixture: bool) -> list[list[str | tuple[str, ...]
     return [group]
 
 
-def _open(
-    entry: str | tuple[str, ...] | None, field: str, fraction: float, tokenizer: Tokenizer
-) -> _Opened:
+def _open(entry: str | tuple[str, ...] | None, field: str, fraction: float, tokenizer: Tokenizer) -> _Opened:
     if isinstance(entry, str) and is_prepared(entry):
         folder = Path(entry).expanduser()
         manifest = read_manifest(folder)

@@ -3,7 +3,7 @@
 A document is text alone: one in which somebody has typed ``<|endoftext|>`` gives the ids of these letters,
 never the id that ends a document. So that id stands nowhere but between documents.
 
-Bytes that are no UTF-8 stay what they are as bytes; for the others each becomes U+FFFD, as ``decode`` does it.
+Bytes that are no UTF-8 stay what they are where tokens are bytes; a tokenizer of text gets U+FFFD for them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

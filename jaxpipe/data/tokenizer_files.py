@@ -34,7 +34,7 @@ def load_json(file: Path, end_of_document: str | None) -> Tokenizer:
     content = _read(file)
     try:
         loaded = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
-    except Exception as error:  # noqa: BLE001 (the library raises nothing narrower)
+    except Exception as error:
         raise InputError(
             f"the tokenizer {file} is no file of the tokenizers library ({first_line(error)}); "
             "give the tokenizer.json of a model"

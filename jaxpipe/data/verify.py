@@ -23,8 +23,8 @@ def shard_faults(folder: Path, manifest: Manifest, shard: Shard) -> Iterator[str
             yield fault
         elif _sha256(file) != sha256:
             yield f"{file} is not what was written (its hash is another)"
-            if file == tokens:
-                yield from _outside(file, dtype, manifest.vocab_size)
+    if tokens.is_file():
+        yield from _outside(tokens, dtype, manifest.vocab_size)
 
 
 def _sha256(file: Path) -> str:
@@ -40,9 +40,10 @@ def _outside(file: Path, dtype: np.dtype, vocab_size: int) -> Iterator[str]:
     offset = 0
     with file.open("rb") as opened:
         while block := opened.read(_BLOCK):
-            ids = np.frombuffer(block, dtype)
+            ids = np.frombuffer(block[: len(block) // dtype.itemsize * dtype.itemsize], dtype)
             if (ids >= vocab_size).any():
                 at = int(np.argmax(ids >= vocab_size))
-                yield f"{file} holds id {ids[at]} at token {offset + at:,}, outside the vocabulary of {vocab_size}"
+                place = f"{file} holds id {ids[at]} at token {offset + at:,}"
+                yield f"{place}, outside the vocabulary of {vocab_size}"
                 return
             offset += len(ids)

@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.config import Config, faults
-from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
+from jaxpipe.data import Batches, Sources, open_sources, validation_batches
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
@@ -28,7 +28,7 @@ class Prepared(NamedTuple):
 
     mesh: Mesh
     plan: Plan
-    corpus: Corpus
+    corpus: Sources
     batches: Batches
     constants: Tree
     evaluation: Evaluation | None
@@ -36,8 +36,14 @@ class Prepared(NamedTuple):
 
 def prepare(config: Config) -> Prepared:
     """Read the text, start the devices; most of what can be refused is refused here."""
-    corpus = load_corpus(
-        config.data.path, field=config.data.field, validation_fraction=config.data.validation_fraction
+    corpus = open_sources(
+        config.data.path,
+        field=config.data.field,
+        validation_fraction=config.data.validation_fraction,
+        tokenizer=config.data.tokenizer,
+        end_of_document=config.data.end_of_document,
+        weights=config.data.weights,
+        vocab_size=config.model.vocab_size,
     )
     mesh = mesh_of(config)
     plan = make_plan(config, mesh)
@@ -46,6 +52,8 @@ def prepare(config: Config) -> Prepared:
         sequence_length=config.data.sequence_length,
         batch_size=config.train.global_batch_size,
         seed=config.run.seed,
+        weights=corpus.weights,
+        isolate=config.data.isolate_documents,
     )
     everywhere = NamedSharding(mesh, PartitionSpec())
     constants = jax.tree.map(lambda array: to_devices(array, everywhere), plan.make_constants())
@@ -126,7 +134,7 @@ def shapes_of(config: Config, mesh: Mesh, batch_size: int | None = None) -> Batc
     )
 
 
-def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree) -> Evaluation | None:
+def _make_evaluation(config: Config, plan: Plan, corpus: Sources, constants: Tree) -> Evaluation | None:
     if config.train.eval_every == 0:
         return None
     batches = validation_batches(
@@ -134,6 +142,8 @@ def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree
         sequence_length=config.data.sequence_length,
         batch_size=config.train.eval_batch_size or config.train.global_batch_size,
         num_batches=config.train.eval_batches,
+        weights=corpus.weights,
+        isolate=config.data.isolate_documents,
     )
     cut = cut_for(config, plan.evaluation.mesh)
     return Evaluation(make_loss(plan.evaluation), batches, cut, constants)

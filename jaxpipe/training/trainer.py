@@ -38,7 +38,7 @@ from jaxpipe.training.preparation import (
 )
 from jaxpipe.training.processes import is_first, joined, same_in_all, wait_for_all
 from jaxpipe.training.progress import make_console, open_progress, show_facts
-from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts
+from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts, text_facts
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, refuse_lost, set_aside_damaged
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
 from jaxpipe.training.shared_stop import SharedStop, make_highest
@@ -174,7 +174,7 @@ def _facts(
     config: Config, prepared: Prepared, directory: RunDirectory, found: Found | None, is_other_schedule: bool
 ) -> list[tuple[str, str]]:
     """What a run says about itself at its start."""
-    facts = [("directory", str(directory.path)), ("text", prepared.corpus.summary)]
+    facts = [("directory", str(directory.path)), *text_facts(prepared.corpus, config.data)]
     if found:
         facts.append(("resumed", f"after step {found.start.step}; {found.changes}"))
     if is_other_schedule:

@@ -1,9 +1,9 @@
 """Turn text into tokens that a run maps into memory: a folder to give as data.path.
 
-A .txt, .py or .md file is one document, a .jsonl file has one a line, a .parquet file one a row, in the field or
-column --field. Files of any size are read piece by piece, by as many processes as there are cores, and memory
-does not grow with them. The same command goes on where an earlier one was interrupted, and the result is the
-same to the byte, however many workers there are.
+A .txt, .py or .md file is one document, a .jsonl file has one a line, a .parquet file one a row, in the field
+or column --field. Files of any size are read piece by piece, by as many processes as there are cores, and
+memory does not grow with them. The same command goes on where an earlier one was interrupted, and the result
+is the same to the byte, however many workers there are.
 """
 
 import argparse
@@ -31,7 +31,10 @@ _MOST_WORKERS = 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to read, how, and where to write."""
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="a file, folder or glob of .txt, .py, .md, .jsonl and .parquet"
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="a file, folder or glob (.txt, .py, .md, .jsonl, .parquet)",
     )
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="the folder, new or begun")
     parser.add_argument(
@@ -42,12 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--field", default="text", help="of a line or row, which holds its text (text)")
     parser.add_argument(
-        "--validation-fraction", metavar="SHARE", default="0.05", help="of documents, kept for validation (0.05)"
+        "--validation-fraction",
+        metavar="SHARE",
+        default="0.05",
+        help="kept for validation (0.05)",
     )
     parser.add_argument("--workers", metavar="N", help="processes; else one for each core")
-    parser.add_argument(
-        "--shard-size", metavar="MIB", default="64", help="text in a shard, about, and in 1/100 of it (64)"
-    )
+    parser.add_argument("--shard-size", metavar="MIB", default="64", help="text in a shard, about (64)")
 
 
 def run(arguments: argparse.Namespace) -> None:

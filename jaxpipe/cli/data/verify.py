@@ -1,7 +1,7 @@
 """Read all files of prepared tokens, and say whether each is what was written.
 
-Of each file the hash is compared with the manifest, and each id with the vocabulary. Ends with 1 if anything is
-damaged.
+Of each file the hash is compared with the manifest, and each id with the vocabulary. Ends with 1 if anything
+is damaged.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """A folder of prepared tokens, from nothing or from where an earlier attempt was left.
 
-The plan is written first, the manifest last. Between them each unit that has a record is done, so a run that was
-killed goes on where it was, and what comes out is the same to the byte, however often that happened and
+The plan is written first, the manifest last. Between them each unit that has a record is done, so an attempt
+that was killed is gone on with, and what comes out is the same to the byte, however often that happened and
 however many workers there were. A folder belongs to one plan: other text, another tokenizer or other
 settings are refused.
 """

@@ -1,8 +1,8 @@
 """The text cut into units of about equal size, of which each becomes a shard: from files and settings alone.
 
-A unit is many small files, or a stretch of a large one: of a .jsonl the lines that begin in a range of bytes, of
-a .parquet some row groups, of a text the pieces between two cuts (cuts.py). To plan takes the sizes of the files
-and what a .parquet says of itself, so it takes no longer for large files. Workers do not show in it.
+A unit is many small files, or a stretch of a large one: of a .jsonl the lines that begin in a range of bytes,
+of a .parquet some row groups, of a text the pieces between two cuts (cuts.py). To plan takes the sizes of the
+files and what a .parquet says of itself, so it takes no longer for large files. Workers do not show in it.
 
 A corpus of a single text is cut in two documents, of which the second, its tail, is the validation text.
 """

@@ -80,8 +80,8 @@ def _check(process: Any, receiver: Connection) -> None:
         raise receiver.recv()
     except EOFError as error:
         raise StorageError(
-            f"a worker has ended with {process.exitcode}, as when memory is short; run the same command again, "
-            "which goes on from there, with fewer --workers"
+            f"a worker has ended with {process.exitcode}, as when memory is short; run the same command "
+            "again, which goes on from there, with fewer --workers"
         ) from error
 
 

@@ -1,8 +1,8 @@
 """One unit of the text becomes a shard for each side: files that are written beside, and renamed when whole.
 
 A record is written last, and says that a unit is done. Which side a document is on depends on its name and
-where it begins, so units know nothing of each other; only where that would leave a side without any document is
-one of them forced to the other side afterwards (``Forced``), and its unit made again.
+where it begins, so units know nothing of each other; only where that would leave a side without any document
+is one of them forced to the other side afterwards (``Forced``), and its unit made again.
 """
 
 import dataclasses
@@ -226,7 +226,7 @@ def _pieces_of(text: bytes, side: str) -> Iterator[Piece]:
 
 
 class _Writer:
-    """The two files of a shard, hashed while they are written; nothing is left of one that is not finished."""
+    """The two files of a shard, hashed while they are written; what is not finished leaves none."""
 
     def __init__(self, folder: Path, name: str, tokenizer: Tokenizer) -> None:
         self._paths = [folder / SHARDS / f"{name}.{kind}" for kind in ("tokens", "ends")]

@@ -113,8 +113,8 @@ def _tail_of(plan: Plan, records: Sequence[Record], only: Extreme | None) -> For
     source = plan.sources[only.source]
     if not kind_of(source) or sum(record.text_bytes for record in records) < 2:
         raise InputError(
-            f"{source.path} holds the only document, too little to split; give more text, that file alone, or "
-            "--validation-fraction 0"
+            f"{source.path} holds the only document, too little to split; give more text, that file "
+            "alone, or --validation-fraction 0"
         )
     return Forced(only.source, only.ordinal, TAIL)
 
