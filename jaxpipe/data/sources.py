@@ -1,8 +1,8 @@
 """What a run trains on: prepared folders and text, as one row, or by weights as a mixture of several.
 
 Without weights all entries of the list of paths are one text. With weights each entry is a source with a
-weight, an order and epochs of its own. All sources have the same tokenizer: the one that is given, or the copy
-that lies in a prepared folder, or bytes.
+weight, an order and epochs of its own. All sources have the same tokenizer: the one that is given, or the
+copy that lies in a prepared folder, or bytes.
 """
 
 import math
