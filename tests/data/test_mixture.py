@@ -1,4 +1,4 @@
-"""Mixtures: each source has its share, every sample once in each of its own epochs, and positions are exact."""
+"""Mixtures: each source has its share, its samples once in each of its epochs, and positions are exact."""
 
 import json
 from collections import Counter
@@ -24,9 +24,7 @@ def numbered(sizes: list[int]) -> list[Row]:
 
 
 def mixed(sizes: list[int], weights: list[float], *, batch_size: int = 1, seed: int = 0) -> Batches:
-    return Batches(
-        numbered(sizes), sequence_length=LENGTH, batch_size=batch_size, seed=seed, weights=weights
-    )
+    return Batches(numbered(sizes), sequence_length=LENGTH, batch_size=batch_size, seed=seed, weights=weights)
 
 
 def order(batches: Batches, count: int) -> list[int]:

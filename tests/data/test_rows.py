@@ -51,7 +51,10 @@ def test_sample_numbers_go_on_from_one_row_to_the_next():
 def test_tokens_of_files_are_those_of_the_array_whatever_their_width(tmp_path):
     tokens = [*range(40), 70_000]
     row = Row(
-        (mapped(tmp_path / "a", tokens[:17], dtype=U2), mapped(tmp_path / "b", tokens[17:], dtype=np.dtype("<u4")))
+        (
+            mapped(tmp_path / "a", tokens[:17], dtype=U2),
+            mapped(tmp_path / "b", tokens[17:], dtype=np.dtype("<u4")),
+        )
     )
     batch = gather(row, np.arange(8), sequence_length=5)
     assert batch["tokens"].ravel().tolist() == tokens[:40]
@@ -62,14 +65,18 @@ def test_an_id_outside_the_vocabulary_is_named_with_file_and_offset_when_it_is_r
     part = mapped(tmp_path / "b.tokens", [1, 2, 3, 4, 300, 5, 6])
     row = Row((*parts_of(np.zeros(5, np.uint16), name="a"), part), vocab_size=257)
     gather(row, np.array([0, 1]), sequence_length=4)
-    with pytest.raises(InputError, match=r"id 300 at token 4 of .*b\.tokens is outside the vocabulary of 257"):
+    with pytest.raises(
+        InputError, match=r"id 300 at token 4 of .*b\.tokens is outside the vocabulary of 257"
+    ):
         gather(row, np.array([2]), sequence_length=4)
 
 
 def test_an_id_that_the_model_does_not_know_is_named_before_anything_is_read(tmp_path):
     known = Place(511, "shards/00003.training.tokens", 12_345_678)
     part = Part(tmp_path / "no such file", 10**12, U2, "x", "0" * 64, known)
-    with pytest.raises(InputError, match=r"id 511 at token 12,345,678 of shards/00003\.training\.tokens .*512"):
+    with pytest.raises(
+        InputError, match=r"id 511 at token 12,345,678 of shards/00003\.training\.tokens .*512"
+    ):
         check_ids([Row((part,))], vocab_size=511)
     check_ids([Row((part,))], vocab_size=512)
 
