@@ -100,5 +100,5 @@ def test_a_row_of_many_gigabytes_is_there_at_once_and_not_in_memory(tmp_path):
 
 def test_a_file_that_vanished_is_refused_with_its_name(tmp_path):
     row = Row((Part(tmp_path / "gone", 9, U2, "gone", "0" * 64, Place(0, "", 0)),))
-    with pytest.raises(InputError, match="gone cannot be read .No such file"):
+    with pytest.raises(InputError, match=r"gone cannot be read \(No such file"):
         gather(row, np.array([0]), sequence_length=4)
