@@ -28,6 +28,7 @@ THEIRS = {
     "cli": {"rich", "numpy"},
     "solver": {"ortools"},
     "lowering": {"numpy", "jaxtyping"},
+    "data": {"numpy", "grain", "tokenizers", "sentencepiece", "pyarrow"},
 }
 """What else than the standard library, where that is restricted."""
 
@@ -90,7 +91,9 @@ def test_every_folder_has_rules() -> None:
     assert folders == {*OURS, "training", "config", "cli"}
 
 
-@pytest.mark.parametrize("module", ["jaxpipe", "jaxpipe.schedules", "jaxpipe.cli", "jaxpipe.lowering"])
+@pytest.mark.parametrize(
+    "module", ["jaxpipe", "jaxpipe.schedules", "jaxpipe.cli", "jaxpipe.lowering", "jaxpipe.data.prepare"]
+)
 def test_importing_it_loads_no_jax(module: str) -> None:
     program = f"import sys, {module}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxpipe.data.prepared import read_manifest
 from jaxpipe.data.verify import shard_faults
-from jaxpipe.units import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,12 +39,12 @@ def _faults(folder: Path) -> list[str]:
     """Of all shards, with a bar on the terminal."""
     manifest = read_manifest(folder)
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
-    columns = (TextColumn("verifying {task.fields[said]}", markup=False), BarColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn())
     found: list[str] = []
     with Progress(*columns, console=console, transient=True, disable=console.quiet) as progress:
         total = sum(shard.tokens for shard in manifest.shards)
-        task = progress.add_task("", total=total, said="")
+        task = progress.add_task(f"verifying {folder}", total=total)
         for shard in manifest.shards:
             found += shard_faults(folder, manifest, shard)
-            progress.update(task, advance=shard.tokens, said=format_bytes(shard.tokens))
+            progress.advance(task, shard.tokens)
     return found

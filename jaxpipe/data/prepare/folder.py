@@ -44,6 +44,9 @@ def prepare(
 ) -> Manifest:
     """Turn the files that ``paths`` mean into the tokens of ``folder``; what it then holds.
 
+    Starts processes that import the main module, as ``multiprocessing`` does, so a script that calls this
+    wants ``if __name__ == "__main__"``.
+
     Raises:
         InputError: the text, the tokenizer or the folder do not fit, or changed meanwhile.
         StorageError: the disk is full, or a worker was killed; what was done is kept.
@@ -54,11 +57,13 @@ def prepare(
     try:
         folder = folder.expanduser().absolute()
         _refuse_others(folder, plan)
-        (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
+            _refuse_others(folder, plan)  # once more, when nobody else can write
             if (folder / MANIFEST).exists():
                 return read_manifest(folder)
             _write(folder / PLAN, plan.to_json())
+            (folder / SHARDS).mkdir(exist_ok=True)
             _copy_tokenizer(loaded, folder)
             task = Task(plan, folder, tokenizer, end_of_document)
             records = make_units(task, workers=workers, on_progress=on_progress)
@@ -80,11 +85,8 @@ def _refuse_others(folder: Path, plan: Plan) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"-o {folder} is a file; name a folder")
     if not file.exists():
-        held = (
-            sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-            if folder.exists()
-            else []
-        )
+        names = [path.name for path in folder.iterdir()] if folder.exists() else []
+        held = sorted(name for name in names if name not in (".lock", PLAN + PARTIAL))
         if held:
             raise InputError(
                 f"-o {folder} must be new or empty, but it has {', '.join(held[:5])}; name another"
@@ -155,8 +157,12 @@ def _copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 def _refuse_changed(plan: Plan) -> None:
     """Text that changed while it was read is neither the old nor the new."""
     for source in plan.sources:
-        stat = Path(source.path).stat()
-        if (stat.st_size, stat.st_mtime_ns) != (source.size, source.modified):
+        try:
+            stat = Path(source.path).stat()
+            is_same = (stat.st_size, stat.st_mtime_ns) == (source.size, source.modified)
+        except OSError:
+            is_same = False
+        if not is_same:
             raise InputError(f"{source.path} has changed while it was prepared; {_OTHER}, and begin anew")
 
 
