@@ -10,6 +10,7 @@ import yaml
 from jaxpipe.checkpoint.checkpoints import Checkpoints
 from jaxpipe.checkpoint.manifest import Manifest
 from jaxpipe.config import Config, to_yaml
+from jaxpipe.config.keys import keys
 from jaxpipe.data import Batches
 from jaxpipe.errors import DamagedError, InputError
 from jaxpipe.pipeline import Tree
@@ -162,11 +163,18 @@ def _check(manifest: Manifest, config: Config) -> str:
 
 
 def _changed(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """``{key: (saved, wanted)}`` of the keys that differ, without those that say how a run is started."""
+    """``{key: (saved, wanted)}`` of the keys that differ, without those that say how a run is started.
+
+    A key that there was not yet when it was saved had what is its default now.
+    """
     before, now = dict(_flat(saved)), dict(_flat(wanted))
-    keys = sorted(before.keys() | now.keys())
-    differing = {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
-    return {key: values for key, values in differing.items() if not _is_how_it_is_started(key)}
+    new = {key: known.default for key, known in keys().items() if not key.startswith("model.")}
+    pairs = {key: (before.get(key, new.get(key)), now.get(key)) for key in sorted({**before, **now})}
+    return {
+        key: (old, value)
+        for key, (old, value) in pairs.items()
+        if old != value and not _is_how_it_is_started(key)
+    }
 
 
 def _is_how_it_is_started(key: str) -> bool:

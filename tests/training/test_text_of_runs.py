@@ -7,6 +7,7 @@ from run_design import final_hash, resumed, run, timeless
 
 from jaxpipe.data.prepare import Settings, prepare
 from jaxpipe.errors import InputError
+from jaxpipe.training.resume import _changed
 from jaxpipe.training.trainer import train
 
 
@@ -49,3 +50,16 @@ def test_a_damaged_shard_ends_the_run_with_file_and_offset(make_config, prepared
         file.write_bytes(b"\xff" * file.stat().st_size)
     with pytest.raises(InputError, match=r"id 65535 at token [\d,]+ of .*training\.tokens is .*damaged"):
         train(make_config("damaged", data__path=prepared))
+
+
+def test_a_run_of_before_these_keys_had_their_defaults():
+    saved = {"data": {"path": "a", "validation_fraction": 0.05}, "run": {"seed": 1}}
+    wanted = {
+        "data": {"path": "a", "validation_fraction": 0.05, "tokenizer": None, "isolate_documents": False},
+        "run": {"seed": 1},
+    }
+    assert _changed(saved, wanted) == {}
+    wanted["data"]["isolate_documents"] = True
+    assert _changed(saved, wanted) == {"data.isolate_documents": (False, True)}
+    del saved["data"]["validation_fraction"]
+    assert _changed(saved, wanted)["data.validation_fraction"] == (None, 0.05)

@@ -75,6 +75,7 @@ def make_shard(
     """
     split = _Split(plan, forced)
     try:
+        record_file(folder, number).unlink(missing_ok=True)  # of a unit that is made again
         with ExitStack() as files:
             writers = {side: _Writer(folder, f"{number:05}.{side}", tokenizer) for side in SIDES}
             for writer in writers.values():

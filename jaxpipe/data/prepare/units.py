@@ -61,9 +61,8 @@ def _make(
     if not units:
         return
     total = sum(source.size for source in task.plan.sources)
-    ours = {number: sum(stretch.size for stretch in task.plan.units[number]) for number in units}
-    share = sum(ours.values()) / max(sum(stretch.size for unit in task.plan.units for stretch in unit), 1)
-    before = round(total * (1 - share))
+    sizes = [sum(stretch.size for stretch in unit) for unit in task.plan.units]
+    before = round(total * (1 - sum(sizes[number] for number in units) / max(sum(sizes), 1)))
 
     def on_count(done: int, tokens: int) -> None:
         on_progress(Progress(min(before + done, total), total, tokens))
