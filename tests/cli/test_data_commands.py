@@ -1,7 +1,6 @@
 """``jaxpipe data``: prepares, says what came out, goes on after an interruption, and verifies."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -72,11 +71,8 @@ def test_a_full_disk_is_one_sentence_and_ends_with_1_and_the_command_goes_on_fro
     source = texts(tmp_path / "in", count=4, length=20_000)
     command = [sys.executable, "-m", "jaxpipe", "data", "prepare", source, "-o", f"{tmp_path}/out"]
 
-    def limited() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited)
+    limited = ["bash", "-c", 'ulimit -f 100 && exec "$@"', "bash", *command]  # in units of 1024 bytes
+    done = subprocess.run(limited, capture_output=True, text=True)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert "00000.training.tokens cannot be written: File too large; make room, then run the same" in line

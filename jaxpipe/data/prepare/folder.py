@@ -8,7 +8,6 @@ settings are refused.
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from typing import Any
 from jaxpipe.data.files import find_files
 from jaxpipe.data.prepare.plan import Plan, Settings, make_plan
 from jaxpipe.data.prepare.pool import Task
-from jaxpipe.data.prepare.shard import PARTIAL, Record, record_file, storage_error
+from jaxpipe.data.prepare.shard import Record, record_file, storage_error
+from jaxpipe.data.prepare.shard_files import PARTIAL, write_whole
 from jaxpipe.data.prepare.units import OnProgress, Progress, make_units
 from jaxpipe.data.prepared import MANIFEST, PLAN, SHARDS, TOKENIZER, Manifest, read_manifest, write_manifest
 from jaxpipe.data.tokenizer import Tokenizer, load_tokenizer
@@ -26,10 +26,6 @@ from jaxpipe.data.tokens import token_dtype
 from jaxpipe.errors import InputError, StorageError
 
 _OTHER = "give another -o, or remove that folder"
-
-
-def _no_progress(progress: Progress) -> None:
-    """For whoever does not want to know."""
 
 
 def prepare(
@@ -40,7 +36,7 @@ def prepare(
     end_of_document: str | None = None,
     settings: Settings | None = None,
     workers: int,
-    on_progress: OnProgress = _no_progress,
+    on_progress: OnProgress | None = None,
 ) -> Manifest:
     """Turn the files that ``paths`` mean into the tokens of ``folder``; what it then holds.
 
@@ -62,14 +58,14 @@ def prepare(
             _refuse_others(folder, plan)  # once more, when nobody else can write
             if (folder / MANIFEST).exists():
                 return read_manifest(folder)
-            _write(folder / PLAN, plan.to_json())
+            write_whole(folder / PLAN, plan.to_json().encode())
             (folder / SHARDS).mkdir(exist_ok=True)
             _copy_tokenizer(loaded, folder)
             task = Task(plan, folder, tokenizer, end_of_document)
-            records = make_units(task, workers=workers, on_progress=on_progress)
+            records = make_units(task, workers=workers, on_progress=on_progress or _no_progress)
             _refuse_changed(plan)
             manifest = _manifest(plan, records, loaded)
-            _write(folder / MANIFEST, write_manifest(manifest))
+            write_whole(folder / MANIFEST, write_manifest(manifest).encode())
             for number in range(len(plan.units)):
                 record_file(folder, number).unlink(missing_ok=True)
             return manifest
@@ -135,16 +131,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    beside = path.with_name(path.name + PARTIAL)
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-
-
 def _copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Also the tokenizer_config.json beside it; it names the token that ends a document."""
     for file in tokenizer.files:
@@ -181,3 +167,7 @@ def _manifest(plan: Plan, records: Sequence[Record], tokenizer: Tokenizer) -> Ma
         empty_documents=sum(record.empty_documents for record in records),
         shards=tuple(shard for record in records for shard in record.shards),
     )
+
+
+def _no_progress(progress: Progress) -> None:
+    """For whoever does not want to know."""

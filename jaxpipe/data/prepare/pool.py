@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.data.prepare.plan import Plan
-from jaxpipe.data.prepare.shard import Forced, make_shard
+from jaxpipe.data.prepare.shard import make_shard
+from jaxpipe.data.prepare.split import Forced
 from jaxpipe.data.tokenizer import load_tokenizer
 from jaxpipe.errors import InputError, StorageError
 
@@ -56,9 +57,9 @@ def make_shards(
         for _ in range(min(workers, len(units))):
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=_work, args=(task, units, forced, counters, sender), daemon=True)
+            running[process] = receiver  # before it is started, so that an interrupt finds it
             _start_without_interrupts(process)
             sender.close()
-            running[process] = receiver
         while running:
             ended = wait([process.sentinel for process in running], timeout=0.2)
             on_count(int(counters[BYTES]), int(counters[TOKENS]))
@@ -66,9 +67,10 @@ def make_shards(
                 process.join()
                 _check(process, running.pop(process))
     finally:
-        for process in running:
+        started = [process for process in running if process.pid is not None]
+        for process in started:
             process.terminate()
-        for process in running:
+        for process in started:
             process.join()
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 from jaxpipe.data.prepare.plan import Plan, Stretch, kind_of
 from jaxpipe.data.prepare.pool import Task, make_shards
-from jaxpipe.data.prepare.shard import PARTIAL, TRAINING, VALIDATION, Extreme, Forced, Record, read_record
+from jaxpipe.data.prepare.shard import Record, read_record
+from jaxpipe.data.prepare.shard_files import PARTIAL
+from jaxpipe.data.prepare.split import TRAINING, VALIDATION, Extreme, Forced
 from jaxpipe.data.prepared import END_BYTES, SHARDS, ends_file, size_fault, tokens_file
 from jaxpipe.data.tokenizer import load_tokenizer
 from jaxpipe.data.tokens import token_dtype
