@@ -84,7 +84,7 @@ def test_ctrl_c_ends_with_130_leaves_no_worker_and_the_same_command_goes_on(tmp_
     source = texts(tmp_path / "in", count=3000)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "jaxpipe", "data", "prepare", source, "-o", str(out)]
-    command += ["--shard-size", "0.002", "--workers", "2"]
+    command += ["--shard-size", "0.01", "--workers", "2"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while len(list(out.glob("shards/*.json"))) < 2:
         assert process.poll() is None, "it was to be interrupted before its end"

@@ -9,7 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -58,7 +59,8 @@ def make_shards(
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=_work, args=(task, units, forced, counters, sender), daemon=True)
             running[process] = receiver  # before it is started, so that an interrupt finds it
-            _start_without_interrupts(process)
+            with _without_interrupts():
+                process.start()
             sender.close()
         while running:
             ended = wait([process.sentinel for process in running], timeout=0.2)
@@ -87,13 +89,23 @@ def _check(process: Any, receiver: Connection) -> None:
         ) from error
 
 
-def _start_without_interrupts(process: Any) -> None:
-    """A process inherits which signals are blocked, before it runs any code of its own."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C is raised afterwards, and is nothing to a process that is started here.
+
+    A process inherits which signals are blocked before it runs any code of its own. Blocking them in this
+    thread alone keeps no other thread of NumPy's from getting them, so here they are only noted.
+    """
+    noted: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        process.start()
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if noted:
+        raise KeyboardInterrupt
 
 
 def _work(task: Task, units: Sequence[int], forced: Forced | None, counters: Any, sender: Connection) -> None:
