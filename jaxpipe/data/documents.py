@@ -43,7 +43,8 @@ def jsonl_documents(path: Path, start: int, stop: int, *, field: str) -> Iterato
             file.seek(start - 1)
             _skip_line(file)
         while (offset := file.tell()) < stop:
-            line = file.readline(LONGEST_LINE + 1)
+            if not (line := file.readline(LONGEST_LINE + 1)):
+                break  # the file has become shorter
             if len(line) > LONGEST_LINE:
                 raise InputError(
                     f"{path}:{line_number(path, offset)}: a line has at most {LONGEST_LINE:,} bytes; "

@@ -9,14 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxpipe.data import load_corpus, load_tokenizer
 from jaxpipe.data.corpus import name_share
 from jaxpipe.data.cuts import PIECE
+from jaxpipe.data.documents import jsonl_documents
 from jaxpipe.data.prepare import Settings, prepare
 from jaxpipe.data.prepared import Manifest, read_manifest
 from jaxpipe.data.tokenizer import encode_documents
@@ -97,6 +101,27 @@ def test_shards_hold_the_tokens_of_the_text_encoded_in_memory(
     assert manifest.empty_documents == (0 if kind == ".txt" else texts.count(""))
     assert manifest.text_bytes == sum(len(item.encode()) for item in texts)
     assert len(manifest.shards) > 4
+
+
+@given(
+    lines=st.lists(st.sampled_from(["", "  ", '{"text": "a"}', '{"text": "line"}']), max_size=12),
+    cuts=st.lists(st.integers(0, 120), max_size=5),
+    ends_with_line=st.booleans(),
+)
+def test_however_lines_are_shared_out_each_is_read_once(lines, cuts, ends_with_line, tmp_path_factory):
+    file = tmp_path_factory.getbasetemp() / "shared.jsonl"
+    file.write_text("\n".join(lines) + "\n" * ends_with_line)
+    size = file.stat().st_size
+    borders = [0, *sorted(min(cut, size) for cut in cuts), size + 9]
+    found = [
+        document
+        for start, stop in pairwise(borders)
+        for document in jsonl_documents(file, start, stop, field="text")
+    ]
+    assert [text for _, text in found] == [
+        json.loads(line)["text"].encode() for line in lines if line.strip()
+    ]
+    assert all(file.read_bytes()[offset:].startswith(b'{"text": "' + text) for offset, text in found)
 
 
 @pytest.mark.parametrize("tokenizer", ["bytes", "json"])
@@ -195,7 +220,8 @@ def test_a_killed_attempt_leaves_no_process_and_is_gone_on_with_to_the_same_byte
     prepare([f"{tmp_path}/in"], out, settings=settings, workers=1)
     assert files_of(out) == files_of(tmp_path / "whole")
     assert {file: file.stat().st_mtime_ns for file in before} == before
-    assert len(done) >= records
+    units = {shard.name.partition(".")[0] for shard in read_manifest(out).shards}
+    assert records <= len(done) < len(units), "workers have gone on without their parent"
 
 
 def children_of(pid: int) -> list[int]:
