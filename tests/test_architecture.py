@@ -19,7 +19,7 @@ OURS = {
     "data": {"data", "errors"},
     "checkpoint": {"checkpoint", "errors", "units"},
     "pictures": {"schedules", "pictures"},
-    "hugging_face": {"models", "hugging_face", "errors", "units"},
+    "hugging_face": {"models", "data", "hugging_face", "errors", "units"},
     "curves": {"curves", "errors"},
 }
 """What of ours each part may import; ``config``, ``training`` and ``cli`` stand above all of these."""
@@ -32,6 +32,7 @@ THEIRS = {
     "solver": {"ortools"},
     "hugging_face": {"numpy", "ml_dtypes", "torch", "transformers"},
     "lowering": {"numpy", "jaxtyping"},
+    "data": {"numpy", "grain", "tokenizers", "sentencepiece", "pyarrow"},
 }
 """What else than the standard library, where that is restricted."""
 
@@ -101,6 +102,7 @@ def test_every_folder_has_rules() -> None:
         "jaxpipe.schedules",
         "jaxpipe.cli",
         "jaxpipe.lowering",
+        "jaxpipe.data.prepare",
         "jaxpipe.hugging_face.reader",
         "jaxpipe.hugging_face.writer",
         "jaxpipe.cli.hugging_face.import_hf",

@@ -10,6 +10,8 @@
     jaxpipe checkpoint verify runs/first
     jaxpipe checkpoint diff runs/first runs/second/checkpoints/100
     jaxpipe checkpoint export runs/first -o first.npz
+    jaxpipe data prepare 'texts/**/*.jsonl' -o prepared --tokenizer tokenizer.json
+    jaxpipe data verify prepared
     jaxpipe generate runs/first --prompt "def "
     jaxpipe import-hf Llama-3.2-1B runs/second my.yaml --mesh.dp 2
     jaxpipe export-hf runs/second second-hf --dtype bfloat16
@@ -27,7 +29,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from jaxpipe.cli.faults import RefusedError
-from jaxpipe.errors import CheckpointError, InputError
+from jaxpipe.errors import InputError, StorageError
 
 _SCHEDULE = (
     ("list", "the names of the schedules", "listing"),
@@ -43,10 +45,15 @@ _CHECKPOINT = (
     ("diff", "which arrays of two checkpoints differ, where, and by how much", "checkpoint.diff"),
     ("export", "the arrays as one .npz file, for NumPy alone", "checkpoint.export"),
 )
+_DATA = (
+    ("prepare", "turn text, .jsonl and .parquet into tokens that a run maps into memory", "data.prepare"),
+    ("verify", "whether every file of prepared tokens is what was written", "data.verify"),
+)
 
 _GROUPS = (
     ("schedule", "look at pipeline schedules", _SCHEDULE),
     ("checkpoint", "look at the checkpoints of a run", _CHECKPOINT),
+    ("data", "prepare text for training", _DATA),
 )
 """Word, help and commands; of each command the word, its help, and the module with ``add_arguments`` and
 ``run``, whose docstring describes it."""
@@ -64,7 +71,7 @@ _ALONE: tuple[tuple[str, str, str], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0, 2 for a request that cannot be answered, 1 for a full disk, 130 if interrupted.
 
-    ``verify`` and ``diff`` also end with 1 where something is damaged or different.
+    Each ``verify`` and ``diff`` also end with 1 where something is damaged or different.
     """
     argv = sys.argv[1:] if argv is None else argv
     if sys.stdout is None:  # closed by whoever started this
@@ -80,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2
-    except CheckpointError as error:
+    except StorageError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:

@@ -23,6 +23,7 @@ from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
 from jaxpipe.cli.sizes import read_number
 from jaxpipe.config import Config
 from jaxpipe.config.ranges import Range
+from jaxpipe.training.run_tokenizer import saved_tokenizer
 from jaxpipe.training.text_tokens import TextTokens, continuation, printable, text_tokens, until_end
 
 FORMATS = ("text", "json")
@@ -76,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", metavar="N", default="0", help="of the draws (default 0)")
     parser.add_argument("--pp", metavar="N", default="1", help="devices that share the layers (default 1)")
     parser.add_argument("--tp", metavar="N", default="1", help="devices that share each layer (default 1)")
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", help="the run's tokenizer, if its directory is not there any more"
+    )
     add_output_arguments(parser, FORMATS)
 
 
@@ -84,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
     request = _read_request(arguments)
     folder, manifest = find_whole(arguments.checkpoint)
     config = saved_config(folder, manifest)
-    tokens = text_tokens(config)
+    tokens = text_tokens(saved_tokenizer(folder, manifest, given=arguments.tokenizer))
     prompt = tokens.encode(request.prompt) or [tokens.end_of_document]
     if request.num_tokens is None:
         room = config.model.max_position_embeddings - len(prompt)

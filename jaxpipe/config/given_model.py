@@ -25,13 +25,19 @@ _RESUME = "checkpoint.resume"
 
 
 def parse_for_model(
-    argv: Sequence[str], model: LlamaConfig, *, origin: str, run_directory: str
+    argv: Sequence[str],
+    model: LlamaConfig,
+    *,
+    origin: str,
+    run_directory: str,
+    tokenizer: str | None = None,
 ) -> tuple[Command | None, list[Fault]]:
     """The command of a new run of ``model`` in ``run_directory``, or None and all that is wrong.
 
     Args:
         argv: an optional YAML file and flags, as ``parse`` takes them. ``--help`` ends the process.
         origin: whence the model comes, for messages.
+        tokenizer: the file of its tokenizer, which is the run's unless file or flags say something else.
     """
     line = read_command_line(argv)
     if line.help:
@@ -47,7 +53,8 @@ def parse_for_model(
         Assignment(_RESUME, Text("false"), ""),
     ]
     said = overlay([in_file, line.source])
-    sources = [in_file, read_environment(os.environ), line.source, Source(tuple(given))]
+    by_itself = () if tokenizer is None else (Assignment("data.tokenizer", Text(tokenizer), origin),)
+    sources = [Source(by_itself), in_file, read_environment(os.environ), line.source, Source(tuple(given))]
     values, found = run_values(overlay(sources), line, file=file)
     found += _contradictions(said, model, origin)
     if any(flag.path == _RUN_DIRECTORY for flag in line.source.assignments):

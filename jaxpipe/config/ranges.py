@@ -46,7 +46,7 @@ _POSITIVE = Range(0, low_open=True)
 _BELOW_ONE = Range(0, 1, high_open=True)
 
 RANGES: Mapping[str, Range] = {
-    "model.vocab_size": Range(257, _LONGEST),
+    "model.vocab_size": _LENGTH,
     "model.hidden_size": _SIZE,
     "model.intermediate_size": _SIZE,
     "model.num_hidden_layers": _COUNT,
@@ -113,9 +113,4 @@ def range_faults(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         elif not math.isfinite(value):
             yield path, f"{path}={value} must be finite"
         elif not allowed.holds(value):
-            note = (
-                ": a byte-level vocabulary has 256 bytes and one separator"
-                if path == "model.vocab_size"
-                else ""
-            )
-            yield path, f"{path}={value} must be {allowed}{note}"
+            yield path, f"{path}={value} must be {allowed}"

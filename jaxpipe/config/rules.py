@@ -19,8 +19,13 @@ from jaxpipe.config.process_rules import IDENTITY, check_coordinator, check_devi
 from jaxpipe.config.ranges import range_faults
 from jaxpipe.config.schedule_choice import AUTO, ScheduleChoice, chunks_of, find_choice_faults
 from jaxpipe.config.sections import Config
-from jaxpipe.data import find_files
-from jaxpipe.errors import InputError
+from jaxpipe.config.text_rules import (
+    check_files,
+    check_fraction,
+    check_tokenizer,
+    check_vocabulary,
+    check_weights,
+)
 
 RUN_FILES = ("config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints")
 """What a run writes, the first of them first; any one shows that a directory is taken."""
@@ -144,21 +149,6 @@ def _sequence(sequence_length: int, longest: int) -> Iterator[str]:
         yield (
             f"data.sequence_length={sequence_length} must be at most "
             f"model.max_position_embeddings={longest}; shorten the one or raise the other"
-        )
-
-
-def _files(path: str | tuple[str, ...] | None) -> Iterator[str]:
-    try:
-        find_files(path)
-    except InputError as error:
-        yield f"data.path: {error}"
-
-
-def _validation(fraction: float, eval_every: int) -> Iterator[str]:
-    if fraction == 0 and eval_every:
-        yield (
-            f"data.validation_fraction=0 leaves no text for train.eval_every={eval_every}; "
-            "use 0.05, or train.eval_every=0"
         )
 
 
@@ -332,8 +322,11 @@ _RULES = (
     ),
     _Rule(("model.rope_scaling.rope_type", *_LLAMA3_ALONE), _linear_scaling),
     _Rule(("data.sequence_length", "model.max_position_embeddings"), _sequence),
-    _Rule(("data.path",), _files),
-    _Rule(("data.validation_fraction", "train.eval_every"), _validation),
+    _Rule(("data.path",), check_files),
+    _Rule(("data.weights", "data.path"), check_weights),
+    _Rule(("data.validation_fraction", "data.path", "train.eval_every"), check_fraction),
+    _Rule(("data.tokenizer", "data.path", "data.end_of_document"), check_tokenizer),
+    _Rule(("model.vocab_size", "data.tokenizer", "data.path", "data.end_of_document"), check_vocabulary),
     _Rule(("mesh.dp", "mesh.pp", "mesh.tp"), _devices),
     _Rule(
         ("mesh.tp", "model.num_attention_heads", "model.num_key_value_heads", "model.intermediate_size"),

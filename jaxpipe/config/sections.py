@@ -12,16 +12,28 @@ from jaxpipe.models.llama_config import LlamaConfig
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The text: documents as bytes, packed into samples of equal length."""
+    """The text: documents as tokens, packed into samples of equal length."""
 
     path: str | tuple[str, ...] | None = None
-    """A file, folder or glob (.txt, .py, .md, .jsonl), or a list; null: Python's standard library."""
+    """A file, folder or glob (.txt, .py, .md, .jsonl, .parquet), a folder that `jaxpipe data prepare` has
+    written, or a list of these; null: Python's standard library."""
     field: str = "text"
-    """The field of a .jsonl line that holds its text."""
+    """The field of a .jsonl line, or the column of a .parquet file, that holds its text."""
+    tokenizer: str | None = None
+    """A .json of tokenizers or a .model of sentencepiece; null: the one of prepared data, else bytes."""
+    end_of_document: str | None = None
+    """The token that ends a document; null: the tokenizer's own."""
+    weights: tuple[float, ...] | None = None
+    """A mixture: one weight for each entry of data.path, the share of samples that come from it; null: all
+    entries are one text."""
     sequence_length: int
     """Tokens in a sample."""
-    validation_fraction: float = 0.05
-    """Share of the files that is kept for validation, chosen by the hash of their names."""
+    isolate_documents: bool = False
+    """Attend only within a document; positions restart at each, and no label crosses from one into the
+    next."""
+    validation_fraction: float | None = None
+    """Share of the files that is kept for validation, chosen by the hash of their names; null: 0.05, or as
+    prepared."""
 
 
 @dataclass(frozen=True, kw_only=True)

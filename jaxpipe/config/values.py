@@ -41,10 +41,11 @@ def is_list(hint: Any) -> bool:
 def describe(hint: Any) -> str:
     """A type in words."""
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", NoneType: "null"}
+    plurals = {int: "whole numbers", float: "numbers", str: "texts"}
     words = []
     for option in options(hint):
         if is_list(option):
-            words.append("a list of texts" if get_args(option)[0] is str else "a list of whole numbers")
+            words.append(f"a list of {plurals[get_args(option)[0]]}")
         elif get_origin(option) is Literal:
             words += [str(choice) for choice in get_args(option)]
         else:

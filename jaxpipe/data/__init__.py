@@ -3,10 +3,13 @@
 from jaxpipe.data.batches import Batches, ValidationBatches, validation_batches
 from jaxpipe.data.corpus import Corpus, load_corpus
 from jaxpipe.data.files import SUFFIXES, TextFile, find_files
-from jaxpipe.data.samples import IGNORE_LABEL, Batch
+from jaxpipe.data.samples import DOCUMENT_ARRAYS, IGNORE_LABEL, Batch
+from jaxpipe.data.sources import Sources, find_tokenizer, open_sources
+from jaxpipe.data.tokenizer import Tokenizer, load_tokenizer
 from jaxpipe.data.tokens import END_OF_DOCUMENT, VOCAB_SIZE
 
 __all__ = [
+    "DOCUMENT_ARRAYS",
     "END_OF_DOCUMENT",
     "IGNORE_LABEL",
     "SUFFIXES",
@@ -14,9 +17,14 @@ __all__ = [
     "Batch",
     "Batches",
     "Corpus",
+    "Sources",
     "TextFile",
+    "Tokenizer",
     "ValidationBatches",
     "find_files",
+    "find_tokenizer",
     "load_corpus",
+    "load_tokenizer",
+    "open_sources",
     "validation_batches",
 ]

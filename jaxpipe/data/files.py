@@ -14,7 +14,7 @@ from pathlib import Path
 
 from jaxpipe.errors import InputError
 
-SUFFIXES = (".txt", ".py", ".md", ".jsonl")
+SUFFIXES = (".txt", ".py", ".md", ".jsonl", ".parquet")
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "pydoc_data"}
 _MADE_BY_THE_MACHINE = ("_sysconfigdata", "sitecustomize", "usercustomize")
 

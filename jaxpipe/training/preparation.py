@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.config import Config, faults
-from jaxpipe.data import Batches, Corpus, load_corpus, validation_batches
+from jaxpipe.data import DOCUMENT_ARRAYS, Batches, Sources, open_sources, validation_batches
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
@@ -29,7 +29,7 @@ class Prepared(NamedTuple):
 
     mesh: Mesh
     plan: Plan
-    corpus: Corpus
+    corpus: Sources
     batches: Batches
     constants: Tree
     evaluation: Evaluation | None
@@ -37,10 +37,16 @@ class Prepared(NamedTuple):
 
 def prepare(config: Config) -> Prepared:
     """Read the text, start the devices; most of what can be refused is refused here."""
-    check_prompt(config)
-    corpus = load_corpus(
-        config.data.path, field=config.data.field, validation_fraction=config.data.validation_fraction
+    corpus = open_sources(
+        config.data.path,
+        field=config.data.field,
+        validation_fraction=config.data.validation_fraction,
+        tokenizer=config.data.tokenizer,
+        end_of_document=config.data.end_of_document,
+        weights=config.data.weights,
+        vocab_size=config.model.vocab_size,
     )
+    check_prompt(config, corpus.tokenizer)
     mesh = mesh_of(config)
     plan = make_plan(config, mesh)
     batches = Batches(
@@ -48,6 +54,8 @@ def prepare(config: Config) -> Prepared:
         sequence_length=config.data.sequence_length,
         batch_size=config.train.global_batch_size,
         seed=config.run.seed,
+        weights=corpus.weights,
+        isolate=config.data.isolate_documents,
     )
     everywhere = NamedSharding(mesh, PartitionSpec())
     constants = jax.tree.map(lambda array: to_devices(array, everywhere), plan.make_constants())
@@ -112,7 +120,11 @@ def cut_for(config: Config, mesh: Mesh) -> Callable[[dict], Batch]:
 
     def cut(batch: dict) -> Batch:
         return to_microbatches(
-            batch["tokens"], batch["labels"], num_microbatches=config.pipeline.num_microbatches, mesh=mesh
+            batch["tokens"],
+            batch["labels"],
+            num_microbatches=config.pipeline.num_microbatches,
+            mesh=mesh,
+            extras={name: batch[name] for name in _extras(config)},
         )
 
     return cut
@@ -125,10 +137,16 @@ def shapes_of(config: Config, mesh: Mesh, batch_size: int | None = None) -> Batc
         config.data.sequence_length,
         num_microbatches=config.pipeline.num_microbatches,
         mesh=mesh,
+        extras=_extras(config),
     )
 
 
-def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree) -> Evaluation | None:
+def _extras(config: Config) -> tuple[str, ...]:
+    """What layers want to know of a batch beside its tokens."""
+    return DOCUMENT_ARRAYS if config.data.isolate_documents else ()
+
+
+def _make_evaluation(config: Config, plan: Plan, corpus: Sources, constants: Tree) -> Evaluation | None:
     if config.train.eval_every == 0:
         return None
     batches = validation_batches(
@@ -136,6 +154,8 @@ def _make_evaluation(config: Config, plan: Plan, corpus: Corpus, constants: Tree
         sequence_length=config.data.sequence_length,
         batch_size=config.train.eval_batch_size or config.train.global_batch_size,
         num_batches=config.train.eval_batches,
+        weights=corpus.weights,
+        isolate=config.data.isolate_documents,
     )
     cut = cut_for(config, plan.evaluation.mesh)
     return Evaluation(make_loss(plan.evaluation), batches, cut, constants)

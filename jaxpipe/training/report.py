@@ -6,7 +6,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxpipe.config import Config
+from jaxpipe.config import Config, DataConfig
+from jaxpipe.data import Sources
 from jaxpipe.lowering import TickTable
 from jaxpipe.lowering.table import BACKWARD_WEIGHT
 from jaxpipe.models.flops import flops_per_token
@@ -17,6 +18,29 @@ from jaxpipe.training.plan import Plan
 from jaxpipe.units import format_bytes
 
 Fact = tuple[str, str]
+
+
+def text_facts(corpus: Sources, data: DataConfig) -> list[Fact]:
+    """How much text there is, its tokenizer, how documents are packed, and of a mixture the shares."""
+    tokenizer = corpus.tokenizer
+    end = f" ({tokenizer.end_of_document_token})" if tokenizer.end_of_document_token else ""
+    packing = (
+        "isolated: attention, positions and labels stay within each"
+        if data.isolate_documents
+        else "behind each other, and not isolated: attention and labels cross from one into the next"
+    )
+    ids = f"{tokenizer.name}, {tokenizer.vocab_size:,} ids"
+    facts = [
+        ("text", corpus.summary),
+        ("tokenizer", f"{ids}, {tokenizer.end_of_document}{end} ends a document"),
+        ("documents", packing),
+    ]
+    if corpus.weights is not None:
+        total = sum(corpus.weights)
+        sources = zip(corpus.weights, corpus.training, strict=True)
+        shares = [f"{weight / total:.1%} {row.name}" for weight, row in sources]
+        facts.append(("mixture", ", ".join(shares)))
+    return facts
 
 
 def layout_facts(config: Config, plan: Plan, mesh: Mesh) -> list[Fact]:

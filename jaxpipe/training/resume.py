@@ -10,9 +10,11 @@ import yaml
 from jaxpipe.checkpoint.checkpoints import Checkpoints
 from jaxpipe.checkpoint.manifest import Manifest
 from jaxpipe.config import Config, to_yaml
-from jaxpipe.data import Batches
+from jaxpipe.config.keys import keys
+from jaxpipe.data import Batches, Tokenizer
 from jaxpipe.errors import DamagedError, InputError
 from jaxpipe.pipeline import Tree
+from jaxpipe.training import run_tokenizer
 from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Start
 from jaxpipe.training.processes import first_said, from_first, is_first
@@ -36,15 +38,22 @@ class Found(NamedTuple):
     damaged: Mapping[int, str]
 
 
-def checkpoint_info(config: Config, batches: Batches, start: Start) -> dict[str, Any]:
+def checkpoint_info(
+    config: Config, batches: Batches, start: Start, *, tokenizer: Tokenizer
+) -> dict[str, Any]:
     """What a checkpoint holds besides the arrays: whence a run that resumes from it starts.
 
-    That is the position in the data, the configuration, and what is known of evaluations. The only random
-    numbers of a run are its initial weights and the order of its samples: both follow from ``run.seed``,
-    which stands in the configuration, and the position.
+    That is the position in the data, the configuration, the tokenizer's name, and what is known of
+    evaluations. The only random numbers of a run are its initial weights and the order of its samples: both
+    follow from ``run.seed``, which stands in the configuration, and the position.
     """
     evaluation = {"is_evaluated": start.is_evaluated, "best_loss": start.best_loss}
-    return {"data": batches.get_state(), "config": to_yaml(config), "evaluation": evaluation}
+    return {
+        "data": batches.get_state(),
+        "config": to_yaml(config),
+        "evaluation": evaluation,
+        run_tokenizer.INFO: run_tokenizer.tokenizer_info(tokenizer),
+    }
 
 
 def read_checkpoint(
@@ -165,11 +174,18 @@ def _check(manifest: Manifest, config: Config) -> str:
 
 
 def _changed(saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """``{key: (saved, wanted)}`` of the keys that differ, without those that say how a run is started."""
+    """``{key: (saved, wanted)}`` of the keys that differ, without those that say how a run is started.
+
+    A key that there was not yet when it was saved had what is its default now.
+    """
     before, now = dict(_flat(saved)), dict(_flat(wanted))
-    keys = sorted(before.keys() | now.keys())
-    differing = {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
-    return {key: values for key, values in differing.items() if not _is_how_it_is_started(key)}
+    new = {key: known.default for key, known in keys().items() if not key.startswith("model.")}
+    pairs = {key: (before.get(key, new.get(key)), now.get(key)) for key in sorted({**before, **now})}
+    return {
+        key: (old, value)
+        for key, (old, value) in pairs.items()
+        if old != value and not _is_how_it_is_started(key)
+    }
 
 
 def _is_how_it_is_started(key: str) -> bool:

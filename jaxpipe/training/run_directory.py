@@ -8,6 +8,7 @@
       metrics.jsonl     see metrics.py
       imported.txt      whence the weights are, if the run did not begin with random ones
       samples.jsonl     a continuation of train.sample_prompt after each evaluation
+      tokenizer/        the files of the tokenizer, if tokens are not bytes
       checkpoints/      see checkpoint/
       .lock             locked while a process works here
 
@@ -53,6 +54,10 @@ class RunDirectory:
     @property
     def samples(self) -> Path:
         return self.path / "samples.jsonl"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
 
     @property
     def checkpoints(self) -> Path:

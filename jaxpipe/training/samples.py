@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxpipe.config import Config
+from jaxpipe.data import Tokenizer
 from jaxpipe.errors import InputError
 from jaxpipe.models.llama_stage import llama_constants
 from jaxpipe.pipeline import Program, Tree
@@ -30,12 +31,12 @@ class Sampler(NamedTuple):
     seed: int
 
 
-def check_prompt(config: Config) -> None:
+def check_prompt(config: Config, tokenizer: Tokenizer) -> None:
     """Raise InputError where the prompt and its continuation are longer than the model is meant for."""
     prompt, longest = config.train.sample_prompt, config.model.max_position_embeddings
     if prompt is None:
         return
-    length = len(text_tokens(config).encode(prompt))
+    length = len(text_tokens(tokenizer).encode(prompt))
     if length + config.train.sample_tokens > longest:
         raise InputError(
             f"train.sample_prompt of {length} tokens and train.sample_tokens={config.train.sample_tokens} "
@@ -43,12 +44,14 @@ def check_prompt(config: Config) -> None:
         )
 
 
-def compile_sampler(config: Config, program: Program, params: Tree) -> Sampler | None:
+def compile_sampler(
+    config: Config, tokenizer: Tokenizer, program: Program, *, params: Tree
+) -> Sampler | None:
     """Compiled for parameters like ``params``; None where no samples are wanted."""
     train = config.train
     if train.sample_prompt is None:
         return None
-    tokens = text_tokens(config)
+    tokens = text_tokens(tokenizer)
     generation = compile_generation(
         Decoder(program.contract, program.layout, program.mesh, program.settings.compute_dtype),
         params,

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from jaxpipe.config import Config
-from jaxpipe.data.tokens import END_OF_DOCUMENT, VOCAB_SIZE
+from jaxpipe.data import Tokenizer
 
 
 class TextTokens(NamedTuple):
@@ -19,10 +18,14 @@ class TextTokens(NamedTuple):
     num_ids: int
 
 
-def text_tokens(config: Config) -> TextTokens:
-    """Of a run's configuration."""
-    del config  # bytes for now
-    return TextTokens(_to_bytes, _from_bytes, END_OF_DOCUMENT, VOCAB_SIZE)
+def text_tokens(tokenizer: Tokenizer) -> TextTokens:
+    """By the tokenizer of a run."""
+
+    def encode(text: str) -> list[int]:
+        (ids,) = tokenizer.encode([text.encode("utf-8", "surrogateescape")])
+        return [int(number) for number in ids]
+
+    return TextTokens(encode, tokenizer.decode, tokenizer.end_of_document, tokenizer.vocab_size)
 
 
 def until_end(ids: Sequence[int], end: int) -> list[int]:
@@ -46,11 +49,3 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() or character in "\n\t" else "\ufffd" for character in text
     )
-
-
-def _to_bytes(text: str) -> list[int]:
-    return list(text.encode("utf-8", "surrogatepass"))
-
-
-def _from_bytes(ids: Sequence[int]) -> str:
-    return bytes(token for token in ids if token < END_OF_DOCUMENT).decode("utf-8", "replace")

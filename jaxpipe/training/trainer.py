@@ -39,9 +39,10 @@ from jaxpipe.training.preparation import (
 )
 from jaxpipe.training.processes import is_first, joined, same_in_all, wait_for_all
 from jaxpipe.training.progress import make_console, open_progress, show_facts
-from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts
+from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts, text_facts
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, refuse_lost, set_aside_damaged
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
+from jaxpipe.training.run_tokenizer import keep_tokenizer
 from jaxpipe.training.samples import compile_sampler
 from jaxpipe.training.shared_stop import SharedStop, make_highest
 from jaxpipe.training.standing import Standing
@@ -133,7 +134,7 @@ def _train(
     mesh, plan = prepared.mesh, prepared.plan
     resume, config = config.checkpoint.resume, with_own_schedule(config)
     if not resume:
-        _write_config(config, directory, plan)
+        _write_config(config, directory, prepared)
     console = make_console(enabled=is_first())
     keep, keeps_best = config.checkpoint.keep, config.checkpoint.keep_best
     with open_checkpoints(directory.checkpoints, keep=keep, keeps_best=keeps_best) as checkpoints:
@@ -154,7 +155,7 @@ def _train(
             _samples(config, directory, kept if resume else None) as samples,
             open_progress(console, config.train.num_steps, start_step=start.step) as line,
         ):
-            is_other_schedule = _write_config(config, directory, plan) if resume else False
+            is_other_schedule = _write_config(config, directory, prepared) if resume else False
             show_facts(console, "run", _facts(config, prepared, directory, found, is_other_schedule))
             log = StepLog(
                 curves,
@@ -186,7 +187,7 @@ def _facts(
     config: Config, prepared: Prepared, directory: RunDirectory, found: Found | None, is_other_schedule: bool
 ) -> list[tuple[str, str]]:
     """What a run says about itself at its start."""
-    facts = [("directory", str(directory.path)), ("text", prepared.corpus.summary)]
+    facts = [("directory", str(directory.path)), *text_facts(prepared.corpus, config.data)]
     if found:
         facts.append(("resumed", f"after step {found.start.step}; {found.changes}"))
     if is_other_schedule:
@@ -220,9 +221,13 @@ def _make_loop(
         cut=cut_for(config, mesh),
         to_canonical=make_to_canonical(state, layout=layout, mesh=mesh).lower(state).compile(),
         checkpoints=checkpoints,
-        checkpoint_info=lambda at: checkpoint_info(config, prepared.batches, at),
+        checkpoint_info=lambda at: checkpoint_info(
+            config, prepared.batches, at, tokenizer=prepared.corpus.tokenizer
+        ),
         evaluation=compile_evaluation(config, prepared, state),
-        sampler=compile_sampler(config, prepared.plan.program, state.params),
+        sampler=compile_sampler(
+            config, prepared.corpus.tokenizer, prepared.plan.program, params=state.params
+        ),
         samples=samples,
         eval_every=config.train.eval_every,
         save_every=config.checkpoint.every,
@@ -252,11 +257,12 @@ def _samples(config: Config, directory: RunDirectory, kept: Start | None) -> Abs
     return open_metrics(directory.samples, resume_step=kept.step, is_evaluated=kept.is_evaluated)
 
 
-def _write_config(config: Config, directory: RunDirectory, plan: Plan) -> bool:
+def _write_config(config: Config, directory: RunDirectory, prepared: Prepared) -> bool:
     """Whether a run is resumed is no part of what it is. True if its schedule's file was another one."""
     if not is_first():
         return False
-    is_other_schedule = write_own_schedule(config, directory, plan.schedule)
+    is_other_schedule = write_own_schedule(config, directory, prepared.plan.schedule)
+    keep_tokenizer(directory, prepared.corpus.tokenizer)
     checkpoint = dataclasses.replace(config.checkpoint, resume=False)
     write_config(directory, to_yaml(dataclasses.replace(config, checkpoint=checkpoint)))
     return is_other_schedule

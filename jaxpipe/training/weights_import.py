@@ -32,6 +32,7 @@ from jaxpipe.training.preparation import Prepared, prepare
 from jaxpipe.training.processes import is_first, joined, same_in_all, wait_for_all
 from jaxpipe.training.resume import checkpoint_info
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
+from jaxpipe.training.run_tokenizer import keep_tokenizer
 from jaxpipe.training.state import canonical_template
 
 _PARAMS = "params."
@@ -93,18 +94,22 @@ def _write_run(
 ) -> None:
     """Checkpoint 0, then the configuration; if that fails, neither."""
     plan, mesh, config = prepared.plan, prepared.mesh, with_own_schedule(config)
+    tokenizer = prepared.corpus.tokenizer
     like = canonical_template(plan.init_params, plan.optimizer, layout=plan.program.layout, mesh=mesh)
     try:
         with open_checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:
             state = canonical_state(config.model, weights, like, advance=advance)
-            checkpoints.save(0, state, checkpoint_info(config, prepared.batches, Start(is_saved=True)))
+            info = checkpoint_info(config, prepared.batches, Start(is_saved=True), tokenizer=tokenizer)
+            checkpoints.save(0, state, info)
         if is_first():
             write_own_schedule(config, directory, plan.schedule)
+            keep_tokenizer(directory, tokenizer)
             write_text_atomically(directory.imported, f"{weights.directory.resolve()}\n")
             write_config(directory, to_yaml(config))
     except BaseException as error:
         if is_first():
             shutil.rmtree(directory.checkpoints, ignore_errors=True)
+            shutil.rmtree(directory.tokenizer, ignore_errors=True)
             directory.imported.unlink(missing_ok=True)
         if isinstance(error, NotFiniteError):
             raise InputError(f"the weights of {weights.directory} must be finite, but {error}") from error

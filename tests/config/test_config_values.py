@@ -43,6 +43,10 @@ NEW_VALUES = {
     "run.wandb": "demo",
     "run.peak_flops": 1e15,
     "data.field": "null-ish",
+    "data.tokenizer": "tests/config/letters.json",
+    "data.end_of_document": "<stop>",
+    "data.weights": (2.5,),
+    "data.validation_fraction": 0.125,
     "distributed.coordinator": "node0:1234",
     "distributed.num_processes": 2,
     "distributed.process_id": 1,
@@ -55,6 +59,7 @@ NEEDED = {
     "pipeline.reverse_backward": ("--pipeline.schedule", "gpipe"),
     "pipeline.memory_limit": ("--pipeline.schedule", "auto"),
     "mesh.sequence_parallel": ("--mesh.tp", "2"),
+    "data.end_of_document": ("--data.tokenizer", "tests/config/letters.json"),
     "distributed.coordinator": ("--distributed.detect",),
     "distributed.num_processes": ("--distributed.detect",),
     "distributed.process_id": ("--distributed.detect",),
@@ -110,7 +115,8 @@ def wrong_values(path: str) -> list[Any]:
     if not any(is_list(option) for option in allowed):
         wrong.append([1, 2])
     elif str not in allowed:
-        wrong += [3, [1, "two"], [1.5], [[1]]]
+        wrong += [3, [1, "two"], [[1]]]
+        wrong += [[1.5]] if keys()[path].hint != tuple[float, ...] | None else []
     if int in allowed:
         wrong += [True, 3.0, 2.5, "3", 10**30]
     if float in allowed:

@@ -26,8 +26,10 @@ def configs(draw: st.DrawFn) -> Config:
         if path.startswith("model.rope_scaling.") and not with_scaling:
             continue
         strategy = st.from_type(key.hint)
-        if key.hint is float:
-            strategy = numbers
+        if key.hint in (float, float | None):
+            strategy = numbers if key.hint is float else st.none() | numbers
+        elif key.hint == tuple[float, ...] | None:
+            strategy = st.none() | st.lists(numbers).map(tuple)
         elif key.hint in (str, str | None):
             strategy = texts if key.hint is str else st.none() | texts
         elif key.hint in (int, int | None):

@@ -19,12 +19,16 @@ from jaxpipe.hugging_face.config_json import read_config
 from jaxpipe.hugging_face.reader import open_weights
 from jaxpipe.pictures import Table
 
+_LENGTH = 128
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The two, and on what."""
     parser.add_argument("directory", metavar="DIR", help="a folder with config.json and safetensors")
     parser.add_argument("run_directory", metavar="RUN", help=HELP)
-    parser.add_argument("--sequence-length", default="128", metavar="N", help="tokens; 128 by itself")
+    parser.add_argument(
+        "--sequence-length", metavar="N", help=f"tokens; {_LENGTH} by itself, or as many as the model takes"
+    )
     parser.add_argument("--seed", default="0", help="of the tokens; 0 by itself")
     parser.add_argument("--tolerance", default="1e-4", help="the largest difference that is none")
 
@@ -38,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder, manifest = find_whole(arguments.run_directory)
     ours = saved_config(folder, manifest).model
     longest = min(theirs.max_position_embeddings, ours.max_position_embeddings)
+    if length is None:
+        length = min(_LENGTH, longest)
     faults = []
     if theirs.vocab_size != ours.vocab_size:
         faults.append(
@@ -67,11 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if found.largest <= tolerance else 1
 
 
-def _numbers(arguments: argparse.Namespace) -> tuple[int, int, float]:
-    """Sequence length, seed and tolerance; ``RefusedError`` if one is none."""
+def _numbers(arguments: argparse.Namespace) -> tuple[int | None, int, float]:
+    """Sequence length if one was given, seed and tolerance; ``RefusedError`` if one is none."""
     faults = []
     for name, least in (("sequence_length", 1), ("seed", 0)):
         text = getattr(arguments, name)
+        if text is None:
+            continue
         if not text.isascii() or not text.isdigit() or int(text) < least:
             faults.append(f"--{name.replace('_', '-')} {text!r} must be a whole number of at least {least}")
     try:
@@ -82,4 +90,5 @@ def _numbers(arguments: argparse.Namespace) -> tuple[int, int, float]:
         faults.append(f"--tolerance {arguments.tolerance!r} must be a number of at least 0")
     if faults:
         raise RefusedError(faults)
-    return int(arguments.sequence_length), int(arguments.seed), tolerance
+    length = None if arguments.sequence_length is None else int(arguments.sequence_length)
+    return length, int(arguments.seed), tolerance

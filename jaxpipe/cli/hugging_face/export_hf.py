@@ -2,12 +2,14 @@
 
 Of a run the newest complete checkpoint is taken. In float32, the default, the weights are those of the run
 to the bit. The folder is there whole or not at all, and config.json is read by transformers 4 and 5 alike.
+The run's tokenizer comes along, unless tokens are bytes.
 Nothing of JAX is needed, and no more memory than for what one device held of one array when the checkpoint
 was saved.
 """
 
 import argparse
 import re
+import sys
 from pathlib import Path
 
 from jaxpipe.checkpoint.manifest import Manifest
@@ -16,10 +18,13 @@ from jaxpipe.cli.checkpoint.places import HELP, find_whole
 from jaxpipe.cli.checkpoint.saved_config import saved_config
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
 from jaxpipe.cli.progress_bar import progress_bar
-from jaxpipe.errors import CheckpointError
+from jaxpipe.data import Tokenizer
+from jaxpipe.errors import CheckpointError, InputError
 from jaxpipe.hugging_face.tensor_names import leaves_of
+from jaxpipe.hugging_face.tokenizer_copy import put_tokenizer
 from jaxpipe.hugging_face.writer import DTYPE_NAMES, Unfinished, refuse_taken, whole_model, write_part
 from jaxpipe.models.llama_config import LlamaConfig
+from jaxpipe.training.run_tokenizer import saved_tokenizer
 from jaxpipe.units import format_bytes
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)B?", re.IGNORECASE)
@@ -51,16 +56,18 @@ def run(arguments: argparse.Namespace) -> None:
     refuse_taken(Path(arguments.directory))
     folder, manifest = find_whole(arguments.run_directory)
     model = saved_config(folder, manifest).model
+    tokenizer = _tokenizer(folder, manifest)
     try:
         with whole_model(
             Path(arguments.directory),
             model,
             dtype=DTYPE_NAMES[arguments.dtype],
             max_shard_bytes=largest,
-            token_ids={},
+            token_ids={"eos": tokenizer.end_of_document} if tokenizer else {},
         ) as unfinished:
             _fill(unfinished, folder, manifest, model)
-            # here the tokenizer of the run can be put into unfinished.folder
+            if tokenizer is not None:
+                put_tokenizer(unfinished.folder, tokenizer)
     except CheckpointError:  # an OSError too, but of the source
         raise
     except OSError as error:
@@ -72,6 +79,15 @@ def run(arguments: argparse.Namespace) -> None:
         f"{arguments.directory}: {len(unfinished.tensors)} tensors of step {manifest.step}, "
         f"{arguments.dtype}, {format_bytes(written)}"
     )
+
+
+def _tokenizer(folder: Path, manifest: Manifest) -> Tokenizer | None:
+    """The run's; where it is not there any more the weights are exported without it, and that is told."""
+    try:
+        return saved_tokenizer(folder, manifest)
+    except InputError as error:
+        print(f"jaxpipe export-hf: the tokenizer is left out: {error}", file=sys.stderr)
+        return None
 
 
 def _fill(unfinished: Unfinished, folder: Path, manifest: Manifest, model: LlamaConfig) -> None:

@@ -5,7 +5,8 @@
 
 After DIR and RUN come a YAML file and flags, as for train.py; the model is that of DIR's config.json. RUN
 gets a config.yaml, and checkpoint 0 with the weights in float32. Tensors that are missing, not expected or
-of another shape are named before JAX is loaded. --dry-run checks all that, and prints the layout and bytes
+of another shape are named before JAX is loaded. A tokenizer.json or tokenizer.model in DIR is the run's
+tokenizer, unless data.tokenizer names another one. --dry-run checks all that, and prints the layout and bytes
 per device.
 """
 
@@ -35,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int | None:
     from jaxpipe.config import parse_for_model
     from jaxpipe.hugging_face.config_json import FILE_NAME, read_config
     from jaxpipe.hugging_face.reader import open_weights
+    from jaxpipe.hugging_face.tokenizer_copy import find_tokenizer_file
 
     if not arguments.directory or "\0" in arguments.directory:
         raise RefusedError([f"{arguments.directory!r} must be the name of a folder; name one"])
@@ -44,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int | None:
         read_config(directory),
         origin=str(directory / FILE_NAME),
         run_directory=arguments.run_directory,
+        tokenizer=find_tokenizer_file(directory),
     )
     refuse_if_any([str(fault) for fault in faults])
     assert command is not None, "there is no fault"

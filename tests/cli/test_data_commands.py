@@ -1,0 +1,123 @@
+"""``jaxpipe data``: prepares, says what came out, goes on after an interruption, and verifies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxpipe.cli import main
+
+
+def texts(folder: Path, *, count: int = 40, length: int = 50) -> str:
+    folder.mkdir()
+    for number in range(count):
+        (folder / f"{number:03}.txt").write_text(f"text {number} " * length)
+    return str(folder)
+
+
+def test_prepare_says_what_came_out_and_verify_that_it_is_whole(tmp_path, capsys):
+    out = f"{tmp_path}/out"
+    assert main(["data", "prepare", texts(tmp_path / "in"), "-o", out, "--validation-fraction", "0.2"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""  # no bar where nobody looks
+    assert f"{out}: training " in said.out
+    assert " documents; validation " in said.out
+    assert "; 1.00 bytes a token; 2 shards; " in said.out
+    assert main(["data", "verify", out]) == 0
+    assert capsys.readouterr().out == f"{out}: whole, 2 shards, 15,540 tokens\n"
+
+
+def test_verify_names_what_is_damaged_and_ends_with_1(tmp_path, capsys):
+    out = tmp_path / "out"
+    main(["data", "prepare", texts(tmp_path / "in"), "-o", str(out)])
+    shard = out / "shards" / "00000.training.tokens"
+    content = bytearray(shard.read_bytes())
+    content[201] = 9  # the high byte of token 100
+    shard.write_bytes(content)
+    (out / "shards" / "00000.validation.ends").unlink()
+    capsys.readouterr()
+    assert main(["data", "verify", str(out)]) == 1
+    said = capsys.readouterr().out
+    assert "00000.training.tokens is not what was written (its hash is another)" in said
+    assert f"holds id {content[200] + 9 * 256} at token 100, outside the vocabulary of 257" in said
+    assert "00000.validation.ends cannot be read (No such file or directory)" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none"], "'none' matches no file"),
+        (["train.py", "--workers", "0"], "--workers '0' must be a whole number from 1 to 1024"),
+        (["train.py", "--shard-size", "many"], "--shard-size 'many' must be a number from"),
+        (["train.py", "--validation-fraction", "1"], "--validation-fraction 1 leaves no text for training"),
+        (["train.py", "--tokenizer", "none.json"], "the tokenizer none.json cannot be read"),
+        (["{bad}"], "bad.jsonl:3: not a line of JSON"),
+    ],
+)
+def test_what_cannot_be_prepared_ends_with_2_and_a_sentence(arguments, said, tmp_path, capsys):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "fine"}\n\nbroken\n')
+    arguments = [argument.format(bad=bad) for argument in arguments]
+    assert main(["data", "prepare", *arguments, "-o", f"{tmp_path}/out"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_sentence_and_ends_with_1_and_the_command_goes_on_from_there(tmp_path):
+    """A limit on the size of a file stands for it."""
+    source = texts(tmp_path / "in", count=4, length=20_000)
+    command = [sys.executable, "-m", "jaxpipe", "data", "prepare", source, "-o", f"{tmp_path}/out"]
+
+    limited = ["bash", "-c", 'ulimit -f 100 && exec "$@"', "bash", *command]  # in units of 1024 bytes
+    done = subprocess.run(limited, capture_output=True, text=True)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "00000.training.tokens cannot be written: File too large; make room, then run the same" in line
+    assert not list((tmp_path / "out" / "shards").iterdir())
+    assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+def test_ctrl_c_ends_with_130_leaves_no_worker_and_the_same_command_goes_on(tmp_path):
+    source = texts(tmp_path / "in", count=3000)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "jaxpipe", "data", "prepare", source, "-o", str(out)]
+    command += ["--shard-size", "0.01", "--workers", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while len(list(out.glob("shards/*.json"))) < 2:
+        assert process.poll() is None, "it was to be interrupted before its end"
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of its processes
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert said == "jaxpipe data prepare: interrupted\n"
+    wait_until_gone(process.pid)
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert main(["data", "verify", str(out)]) == 0
+
+
+def wait_until_gone(group: int) -> None:
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("somebody is left in the group of the process")
+
+
+def test_the_commands_load_no_jax_and_only_what_they_need(tmp_path):
+    source = texts(tmp_path / "in", count=2)
+    code = (
+        "import sys\nfrom jaxpipe.cli import main\n"
+        f"main(['data', 'prepare', {source!r}, '-o', {str(tmp_path / 'out')!r}, '--workers', '1'])\n"
+        "heavy = {'jax', 'grain', 'tokenizers', 'sentencepiece', 'pyarrow'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    guarded = "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in code.splitlines())
+    (tmp_path / "program.py").write_text(guarded)
+    done = subprocess.run([sys.executable, f"{tmp_path}/program.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
