@@ -1,4 +1,4 @@
-"""docs/errors.md quotes what the code says: a message that has changed would no longer be found by its reader."""
+"""docs/errors.md quotes what the code says: a reader who looks for a message finds the one that there is."""
 
 import ast
 import re
@@ -17,9 +17,7 @@ def sentences(path: Path) -> Iterator[str]:
     """Every text of a module, with an ellipsis for each value that is put in."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values
-            )
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 

@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
-from run_design import final_hash, resumed, run, timeless
+from run_design import final_hash, metrics_of, resumed, run, timeless
 
+from jaxpipe.config import Config
+from jaxpipe.data import END_OF_DOCUMENT, load_corpus, validation_batches
 from jaxpipe.data.prepare import Settings, prepare
 from jaxpipe.errors import InputError
+from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
+from jaxpipe.pipeline import Batch as PipelineBatch
+from jaxpipe.training.reference import reference_loss
 from jaxpipe.training.resume import _changed
 from jaxpipe.training.trainer import train
 
@@ -63,3 +70,48 @@ def test_a_run_of_before_these_keys_had_their_defaults():
     assert _changed(saved, wanted) == {"data.isolate_documents": (False, True)}
     del saved["data"]["validation_fraction"]
     assert _changed(saved, wanted)["data.validation_fraction"] == (None, 0.05)
+
+
+@pytest.mark.parametrize("mesh", [{}, {"mesh__dp": 2, "mesh__pp": 2}], ids=["pp 4", "dp 2 x pp 2"])
+def test_the_loss_of_isolated_documents_is_that_of_each_document_alone(make_config, text, mesh):
+    """The first evaluation, before any step; 1e-5 as everywhere. Without isolation it is another one."""
+    isolated, packed = (
+        make_config(
+            name,
+            train__num_steps=1,
+            train__eval_every=1,
+            data__isolate_documents=is_isolated,
+            model__initializer_range=0.3,
+            **mesh,
+        )
+        for name, is_isolated in (("isolated", True), ("packed", False))
+    )
+    assert run(isolated) != run(packed)
+    found, other = (metrics_of(config)[0]["eval_loss"] for config in (isolated, packed))
+    expected = loss_of_each_document_alone(isolated, text)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert abs(other - expected) > 1e-3 * expected
+
+
+def loss_of_each_document_alone(config: Config, text: str) -> float:
+    """By the un-pipelined reference: each document, or what of it lies in a sample, in one of its own."""
+    corpus = load_corpus(text, validation_fraction=0.2)
+    batches = validation_batches(
+        corpus.validation, sequence_length=16, batch_size=8, num_batches=config.train.eval_batches
+    )
+    tokens, labels = [], []
+    for batch in batches:
+        for sample, wanted in zip(batch["tokens"], batch["labels"], strict=True):
+            begin = 0
+            for index in range(16):
+                if index == 15 or sample[index] == END_OF_DOCUMENT:
+                    part = slice(begin, index + 1)
+                    rest = 16 - (index + 1 - begin)
+                    tokens.append(np.pad(sample[part], (0, rest)))
+                    kept = np.where(sample[part] == END_OF_DOCUMENT, -100, wanted[part])
+                    labels.append(np.pad(kept, (0, rest), constant_values=-100))
+                    begin = index + 1
+    contract, constants = llama_contract(config.model, "einsum"), llama_constants(config.model, 16)
+    batch = PipelineBatch(jnp.asarray(np.stack(tokens))[None], jnp.asarray(np.stack(labels))[None], {})
+    loss, num_tokens = reference_loss(contract, init_llama(config.model, config.run.seed), batch, constants)
+    return float(loss / num_tokens)
