@@ -10,8 +10,8 @@ def main() -> int:
     """Check the configuration, then load JAX and train; the exit code."""
     from jaxpipe.config import parse
     from jaxpipe.errors import InputError
-    from jaxpipe.training.endings import ending_of
-    from jaxpipe.training.leaving import tell
+    from jaxpipe.training.stopping.endings import ending_of
+    from jaxpipe.training.stopping.leaving import tell
     from jaxpipe.training.storage import flushed
 
     try:

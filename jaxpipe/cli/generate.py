@@ -23,8 +23,14 @@ from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
 from jaxpipe.cli.sizes import read_number
 from jaxpipe.config import Config
 from jaxpipe.config.ranges import Range
+from jaxpipe.training.generation.text_tokens import (
+    TextTokens,
+    continuation,
+    printable,
+    text_tokens,
+    until_end,
+)
 from jaxpipe.training.run_tokenizer import saved_tokenizer
-from jaxpipe.training.text_tokens import TextTokens, continuation, printable, text_tokens, until_end
 
 FORMATS = ("text", "json")
 
@@ -175,7 +181,7 @@ def _continuations(
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
     with console.status("loading JAX") as status:
         from jaxpipe.pipeline.sampling import Sampling
-        from jaxpipe.training.continuation import continue_prompt
+        from jaxpipe.training.generation.continuation import continue_prompt
 
         pieces = continue_prompt(
             folder,

@@ -14,9 +14,9 @@ from jaxpipe.config import Config, to_yaml
 from jaxpipe.curves.event_file import EventFile, add_record, open_event_file
 from jaxpipe.curves.records import read_records
 from jaxpipe.curves.wandb_process import WandbProcess, find_fault, open_wandb
-from jaxpipe.training.leaving import tell
 from jaxpipe.training.metrics import open_metrics, write_metrics
 from jaxpipe.training.run_directory import RunDirectory
+from jaxpipe.training.stopping.leaving import tell
 from jaxpipe.training.storage import storing
 
 

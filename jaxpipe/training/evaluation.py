@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from jaxpipe.data import ValidationBatches
 from jaxpipe.pipeline import Batch, Tree
-from jaxpipe.training.interrupt import Stop
+from jaxpipe.training.stopping.interrupt import Stop
 
 
 class Evaluation(NamedTuple):

@@ -14,15 +14,15 @@ from jaxpipe.errors import NotFiniteError
 from jaxpipe.pipeline import Batch, Tree
 from jaxpipe.training.curves import write_record
 from jaxpipe.training.evaluation import Evaluation, evaluate
-from jaxpipe.training.interrupt import Stop
+from jaxpipe.training.generation.samples import Sampler, shown_sample, take_sample
 from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
 from jaxpipe.training.processes import is_first
 from jaxpipe.training.progress import show_message
-from jaxpipe.training.samples import Sampler, shown_sample, take_sample
-from jaxpipe.training.standing import Standing
 from jaxpipe.training.state import TrainState, named_params
 from jaxpipe.training.step_log import REMEDY, DivergedError, StepLog, check_finite
+from jaxpipe.training.stopping.interrupt import Stop
+from jaxpipe.training.stopping.standing import Standing
 
 
 class Start(NamedTuple):

@@ -16,10 +16,10 @@ from jaxpipe.data import DOCUMENT_ARRAYS, Batches, Sources, open_sources, valida
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
+from jaxpipe.training.generation.samples import check_prompt
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.plan import Plan, make_plan
-from jaxpipe.training.samples import check_prompt
 from jaxpipe.training.state import TrainState
 from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
 

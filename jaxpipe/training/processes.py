@@ -3,7 +3,7 @@
 All run this same program on the same configuration and text, as JAX wants it, each with its own devices.
 Process 0 alone writes and prints; what only it can know (which checkpoint there is) it tells the others.
 
-    joined         jax.distributed, then the watch over each other (watch.py), until the run is over
+    joined         jax.distributed, then the watch over each other (stopping/watch.py), until the run is over
     from_first     a value of process 0, in all processes
     first_said     a sentence of any process, in all of them
     wait_for_all   until all have come as far
@@ -42,11 +42,10 @@ from jax.experimental import multihost_utils
 from jaxpipe.config import DistributedConfig
 from jaxpipe.errors import InputError, first_line
 from jaxpipe.training.devices import emulate, find_devices
-from jaxpipe.training.endings import ending_of
-from jaxpipe.training.leaving import say, say_and_exit, show_cursor, tell
-from jaxpipe.training.standing import Standing, report
-from jaxpipe.training.storage import storing
-from jaxpipe.training.watch import (
+from jaxpipe.training.stopping.endings import ending_of
+from jaxpipe.training.stopping.leaving import say, say_and_exit, show_cursor, tell
+from jaxpipe.training.stopping.standing import Standing, report
+from jaxpipe.training.stopping.watch import (
     Address,
     Watch,
     fail,
@@ -56,6 +55,7 @@ from jaxpipe.training.watch import (
     watch_all,
     watch_first,
 )
+from jaxpipe.training.storage import storing
 
 _SILENCE = 0.5
 """Share of the timeout after which the watch loses patience: before JAX, which ends a process less nicely."""

@@ -15,10 +15,10 @@ from jaxpipe.data import Batches, Tokenizer
 from jaxpipe.errors import DamagedError, InputError
 from jaxpipe.pipeline import Tree
 from jaxpipe.training import run_tokenizer
-from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Start
 from jaxpipe.training.processes import first_said, from_first, is_first
 from jaxpipe.training.run_directory import RunDirectory
+from jaxpipe.training.stopping.leaving import tell
 
 NO_STEP = -1
 

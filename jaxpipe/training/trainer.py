@@ -19,10 +19,8 @@ from jaxpipe.config import Config, DistributedConfig, flatten, to_yaml
 from jaxpipe.errors import NotFiniteError
 from jaxpipe.training.curves import Curves, no_curves, open_curves
 from jaxpipe.training.determinism import make_deterministic
-from jaxpipe.training.endings import ending_of
+from jaxpipe.training.generation.samples import compile_sampler
 from jaxpipe.training.grad_norm import square_names
-from jaxpipe.training.interrupt import Stop, StopRequest, stop_on_signals
-from jaxpipe.training.leaving import tell
 from jaxpipe.training.loop import Loop, Start, run_loop
 from jaxpipe.training.metrics import open_metrics
 from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
@@ -43,9 +41,6 @@ from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, 
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, refuse_lost, set_aside_damaged
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
 from jaxpipe.training.run_tokenizer import keep_tokenizer
-from jaxpipe.training.samples import compile_sampler
-from jaxpipe.training.shared_stop import SharedStop, make_highest
-from jaxpipe.training.standing import Standing
 from jaxpipe.training.state import (
     TrainState,
     canonical_template,
@@ -54,6 +49,11 @@ from jaxpipe.training.state import (
     make_to_canonical,
 )
 from jaxpipe.training.step_log import StepLog
+from jaxpipe.training.stopping.endings import ending_of
+from jaxpipe.training.stopping.interrupt import Stop, StopRequest, stop_on_signals
+from jaxpipe.training.stopping.leaving import tell
+from jaxpipe.training.stopping.shared_stop import SharedStop, make_highest
+from jaxpipe.training.stopping.standing import Standing
 
 
 def train(config: Config, *, dry_run: bool = False) -> int:
@@ -61,7 +61,7 @@ def train(config: Config, *, dry_run: bool = False) -> int:
 
     0 when done or after SIGINT, 143 after SIGTERM, 1 when loss, gradients or parameters stop being finite
     (such steps may be skipped, but not too many in a row) or something cannot be written. Signals and limits
-    may also end the whole process: interrupt.py, watchdog.py.
+    may also end the whole process: stopping/.
 
     Raises:
         InputError: the files, the devices or a checkpoint show that it cannot be done.

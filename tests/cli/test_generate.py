@@ -171,7 +171,7 @@ def test_what_the_model_has_no_room_for_is_refused_with_the_numbers(saved: Path,
 
 
 def test_more_devices_than_there_are_are_refused(saved: Path, say, monkeypatch) -> None:
-    monkeypatch.setattr("jaxpipe.training.loading.find_devices", lambda: jax.devices()[:3])
+    monkeypatch.setattr("jaxpipe.training.generation.loading.find_devices", lambda: jax.devices()[:3])
     code, out, err = say(saved, "--pp", 2, "--tp", 2)
     assert (code, out) == (2, "")
     assert "--pp 2 x --tp 2 needs 4 devices, but there are 3 (cpu); use fewer" in err

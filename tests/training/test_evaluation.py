@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxpipe.training.evaluation import Evaluation, evaluate
-from jaxpipe.training.interrupt import StopRequest
+from jaxpipe.training.stopping.interrupt import StopRequest
 
 
 def make_evaluation(results, stop=None, stop_at=None):

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from jaxpipe.training.interrupt import stop_on_signals
+from jaxpipe.training.stopping.interrupt import stop_on_signals
 
 # Each "step" ends when its file descriptor says so, so that the test decides what a signal interrupts.
 LOOP = """
 import sys
-from jaxpipe.training.interrupt import stop_on_signals
+from jaxpipe.training.stopping.interrupt import stop_on_signals
 
 with stop_on_signals() as stop:
     for step in range(1, 100):

@@ -11,10 +11,10 @@ from run_design import final_hash, metrics_of, resumed, run
 
 from jaxpipe.config import Config
 from jaxpipe.errors import InputError
-from jaxpipe.training import samples as samples_module
-from jaxpipe.training.interrupt import StopRequest
-from jaxpipe.training.samples import Sampler, take_sample
-from jaxpipe.training.text_tokens import continuation, printable, text_tokens
+from jaxpipe.training.generation.programs import samples as samples_module
+from jaxpipe.training.generation.samples import Sampler, take_sample
+from jaxpipe.training.generation.text_tokens import continuation, printable, text_tokens
+from jaxpipe.training.stopping.interrupt import StopRequest
 from jaxpipe.training.trainer import train
 
 PROMPT = "1f "

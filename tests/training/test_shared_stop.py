@@ -6,8 +6,8 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
-from jaxpipe.training.interrupt import StopRequest
-from jaxpipe.training.shared_stop import SharedStop, make_highest
+from jaxpipe.training.stopping.interrupt import StopRequest
+from jaxpipe.training.stopping.shared_stop import SharedStop, make_highest
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
 

@@ -7,8 +7,8 @@ import pytest
 
 from jaxpipe.errors import CheckpointError, InputError, StorageError
 from jaxpipe.training.atomic_write import write_text_atomically
-from jaxpipe.training.endings import ending_of
 from jaxpipe.training.metrics import open_metrics, write_metrics
+from jaxpipe.training.stopping.endings import ending_of
 from jaxpipe.training.storage import REMEDY, flushed, storing
 
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from jaxpipe.training.watch import _introduction, listen
+from jaxpipe.training.stopping.watch import _introduction, listen
 
 SILENCE = 1.0
 
 WATCH = f"""
 import sys
-from jaxpipe.training.watch import Address, fail, listen, say_done, watch_all, watch_first
+from jaxpipe.training.stopping.watch import Address, fail, listen, say_done, watch_all, watch_first
 
 number = int(sys.argv[1])
 if number == 0:

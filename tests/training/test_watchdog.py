@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from jaxpipe.training.interrupt import stop_on_signals
-from jaxpipe.training.standing import Standing, last_checkpoint, report
+from jaxpipe.training.stopping.interrupt import stop_on_signals
+from jaxpipe.training.stopping.standing import Standing, last_checkpoint, report
 
 RUN = """
 import hashlib, sys, time
-from jaxpipe.training.interrupt import stop_on_signals
-from jaxpipe.training.standing import Standing
+from jaxpipe.training.stopping.interrupt import stop_on_signals
+from jaxpipe.training.stopping.standing import Standing
 
 def hang_in_c():
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # minutes in which Python runs no handler
@@ -202,7 +202,7 @@ def test_the_report_names_the_process_and_the_innermost_place_in_the_package():
     standing.begin("step 3")
     found = report(standing)
     assert re.fullmatch(
-        r"step 3 \(for 0\.0 s, at jaxpipe/training/standing\.py:\d+ in \w+; process 1 of 2\)", found
+        r"step 3 \(for 0\.0 s, at jaxpipe/training/stopping/standing\.py:\d+ in \w+; process 1 of 2\)", found
     )
 
 

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-from jaxpipe.training.leaving import say
-from jaxpipe.training.standing import Standing
-from jaxpipe.training.watchdog import Watchdog, hearing
+from jaxpipe.training.stopping.leaving import say
+from jaxpipe.training.stopping.standing import Standing
+from jaxpipe.training.stopping.watchdog import Watchdog, hearing
 
 
 class Stop(Protocol):

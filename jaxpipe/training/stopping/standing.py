@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from jaxpipe.training.leaving import say_and_exit
+from jaxpipe.training.stopping.leaving import say_and_exit
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 _DISK_SECONDS = 2.0
 
 

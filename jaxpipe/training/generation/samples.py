@@ -17,9 +17,9 @@ from jaxpipe.models.llama_stage import llama_constants
 from jaxpipe.pipeline import Program, Tree
 from jaxpipe.pipeline.decode import Decoder
 from jaxpipe.pipeline.sampling import Sampling
-from jaxpipe.training.generation import Generation, compile_generation, generate
-from jaxpipe.training.interrupt import Stop
-from jaxpipe.training.text_tokens import TextTokens, continuation, printable, text_tokens
+from jaxpipe.training.generation.programs import Generation, compile_generation, generate
+from jaxpipe.training.generation.text_tokens import TextTokens, continuation, printable, text_tokens
+from jaxpipe.training.stopping.interrupt import Stop
 
 
 class Sampler(NamedTuple):

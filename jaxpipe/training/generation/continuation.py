@@ -15,8 +15,8 @@ from jaxpipe.pipeline import Layout, Sharding, balanced_layers
 from jaxpipe.pipeline.decode import Decoder
 from jaxpipe.pipeline.sampling import Sampling
 from jaxpipe.schedules.placement import looped
-from jaxpipe.training.generation import compile_generation, generate
-from jaxpipe.training.loading import load_params, make_reading_mesh
+from jaxpipe.training.generation.loading import load_params, make_reading_mesh
+from jaxpipe.training.generation.programs import compile_generation, generate
 
 
 def continue_prompt(

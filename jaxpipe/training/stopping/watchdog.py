@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jaxpipe.training.standing import Activity, Standing, last_checkpoint, report
+from jaxpipe.training.stopping.standing import Activity, Standing, last_checkpoint, report
 
 TIMED_OUT = 1
 """The code with which a process ends because a step has taken too long."""

@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
-from jaxpipe.training.leaving import say_and_exit
+from jaxpipe.training.stopping.leaving import say_and_exit
 
 LOST = 1
 """The code with which a process ends because another one has vanished."""

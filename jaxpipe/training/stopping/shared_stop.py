@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int32
 
-from jaxpipe.training.interrupt import StopRequest, announce, exit_code
+from jaxpipe.training.stopping.interrupt import StopRequest, announce, exit_code
 
 
 @dataclass
