@@ -1,5 +1,7 @@
 """``jaxpipe data``: prepares, says what came out, goes on after an interruption, and verifies."""
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jaxpipe.cli import main
@@ -121,3 +124,22 @@ def test_the_commands_load_no_jax_and_only_what_they_need(tmp_path):
     (tmp_path / "program.py").write_text(guarded)
     done = subprocess.run([sys.executable, f"{tmp_path}/program.py"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    """300 MB in two files; all processes together hold less, most of it Python and its libraries."""
+    line = json.dumps({"text": "So zieht das Boot den Fluss hinab, über Steine und über Sand. " * 30}) + "\n"
+    with (tmp_path / "lines.jsonl").open("w") as file:
+        file.writelines(line for _ in range(150_000_000 // len(line)))
+    with (tmp_path / "one-document.txt").open("w") as file:
+        file.writelines(line for _ in range(150_000_000 // len(line)))
+    words = ["data", "prepare", str(tmp_path), "-o", str(tmp_path / "out"), "--workers", "2"]
+    process = subprocess.Popen([sys.executable, "-m", "jaxpipe", *words])
+    largest = 0
+    while process.poll() is None:
+        with contextlib.suppress(psutil.Error):  # of processes that have just ended
+            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            largest = max(largest, sum(member.memory_info().rss for member in family))
+        time.sleep(0.05)
+    assert process.returncode == 0
+    assert 50_000_000 < largest < 250_000_000, largest
