@@ -3,7 +3,8 @@
 from jaxpipe.config.command import Command, from_saved, from_yaml, parse
 from jaxpipe.config.given_model import parse_for_model
 from jaxpipe.config.keys import flatten
-from jaxpipe.config.rules import RUN_FILES, faults
+from jaxpipe.config.rules import faults
+from jaxpipe.config.run_directory_rule import RUN_FILES
 from jaxpipe.config.sections import (
     CheckpointConfig,
     Config,

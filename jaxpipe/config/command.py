@@ -22,7 +22,8 @@ from jaxpipe.config.flags import CommandLine, read_command_line
 from jaxpipe.config.help_page import print_help
 from jaxpipe.config.keys import assemble, keys, sections
 from jaxpipe.config.process_rules import has_several_processes
-from jaxpipe.config.rules import RUN_FILES, run_directory_fault, value_faults
+from jaxpipe.config.rules import value_faults
+from jaxpipe.config.run_directory_rule import RUN_FILES, run_directory_fault
 from jaxpipe.config.sections import Config
 from jaxpipe.config.values import convert, describe
 from jaxpipe.config.xla_flags import VARIABLE, check_determinism

@@ -4,17 +4,27 @@ Each rule names the keys it reads and gets their values; where one of them is fa
 waits, so that every fault is told once and no rule computes with nonsense.
 """
 
-import math
-import os
-import stat
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jaxpipe.config.curve_rules import check_tensorboard, check_wandb
-from jaxpipe.config.keys import flatten, keys
+from jaxpipe.config.keys import flatten
+from jaxpipe.config.mesh_rules import (
+    check_mesh,
+    check_sequence_parallel,
+    check_tensor_parallelism,
+    check_zero,
+)
+from jaxpipe.config.model_rules import (
+    LLAMA3_ALONE,
+    check_head_dim,
+    check_kv_heads,
+    check_linear_scaling,
+    check_rope_scaling,
+    check_sequence,
+)
+from jaxpipe.config.numbers import either, multiples
 from jaxpipe.config.process_rules import IDENTITY, check_coordinator, check_devices, check_identity
 from jaxpipe.config.ranges import range_faults
 from jaxpipe.config.schedule_choice import AUTO, ScheduleChoice, chunks_of, find_choice_faults
@@ -26,11 +36,6 @@ from jaxpipe.config.text_rules import (
     check_vocabulary,
     check_weights,
 )
-
-RUN_FILES = ("config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints")
-"""What a run writes, the first of them first; any one shows that a directory is taken."""
-
-_MOST_DEVICES = 65_536
 
 
 def faults(config: Config) -> list[str]:
@@ -48,156 +53,12 @@ def value_faults(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def run_directory_fault(directory: str, *, resume: bool) -> str | None:
-    """A new run wants a directory without a run; one that resumes wants a run there."""
-    path = Path(directory)
-    if obstacle := _obstacle(path):
-        return f"run.dir={directory!r} cannot be used: {obstacle}; name a directory that can be written"
-    taken = next((name for name in RUN_FILES if (path / name).exists()), None)
-    if taken and not resume:
-        return (
-            f"run.dir={directory} already holds a run (it has {taken}); "
-            "name another directory, or give --checkpoint.resume to continue that run"
-        )
-    if resume and not (path / RUN_FILES[0]).exists():
-        return (
-            f"run.dir={directory} holds no run to resume (it has no {RUN_FILES[0]}); "
-            "correct run.dir, or leave --checkpoint.resume out"
-        )
-    return None
-
-
-def _obstacle(path: Path) -> str:
-    """Why the directory cannot be made and written, or nothing; asks the nearest place that exists.
-
-    Only an attempt shows that: permissions say nothing of a read-only disk or of /proc. It leaves no trace.
-    """
-    for place in (path, *path.parents):
-        try:
-            is_directory = stat.S_ISDIR(os.stat(place).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            return _reason(error)
-        except ValueError:
-            return "a path holds no null character"
-        if not is_directory:
-            return f"{place} is a file"
-        try:
-            tempfile.TemporaryFile(dir=place).close()
-        except OSError as error:
-            return f"nothing can be written to {place.absolute()} ({_reason(error)})"
-        return ""
-    return "there is no such place"
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
-
-
 @dataclass(frozen=True)
 class _Rule:
     """``check`` gets the values at ``paths`` and yields what is wrong with them."""
 
     paths: tuple[str, ...]
     check: Callable[..., Iterator[str]]
-
-
-def _kv_heads(num_heads: int, num_kv_heads: int | None) -> Iterator[str]:
-    if num_kv_heads is not None and num_heads % num_kv_heads:
-        divisors = [count for count in range(1, num_heads + 1) if num_heads % count == 0]
-        below = [count for count in divisors if count < num_kv_heads]
-        near = _either(below[-1:] + divisors[len(below) :][:1])
-        yield (
-            f"model.num_attention_heads={num_heads} must be a multiple of "
-            f"model.num_key_value_heads={num_kv_heads}; use {near} of the latter"
-        )
-
-
-def _head_dim(head_dim: int | None, hidden_size: int, num_heads: int) -> Iterator[str]:
-    if head_dim is not None:
-        if head_dim % 2:
-            yield f"model.head_dim={head_dim} must be even, since RoPE turns pairs; use {head_dim + 1}"
-    elif hidden_size % (2 * num_heads):
-        sizes = _multiples(hidden_size, 2 * num_heads)
-        yield (
-            f"model.hidden_size={hidden_size} must be a multiple of 2 x model.num_attention_heads="
-            f"{num_heads}, since RoPE turns pairs; use {_either(sizes)}, or give model.head_dim"
-        )
-
-
-def _rope_scaling(low: float, high: float, kind: str) -> Iterator[str]:
-    if kind == "llama3" and low >= high:
-        yield (
-            f"model.rope_scaling.low_freq_factor={low} must be below "
-            f"model.rope_scaling.high_freq_factor={high}; Llama 3.1 has 1 and 4"
-        )
-
-
-def _linear_scaling(kind: str, *values: float) -> Iterator[str]:
-    """What linear scaling does not read must be as it is by itself."""
-    for path, value in zip(_LLAMA3_ALONE, values, strict=True):
-        if kind == "linear" and value != keys()[path].default:
-            yield (
-                f"model.rope_scaling.rope_type=linear does not read {path}, found {value}; "
-                "leave it out, or use llama3"
-            )
-
-
-def _sequence(sequence_length: int, longest: int) -> Iterator[str]:
-    if sequence_length > longest:
-        yield (
-            f"data.sequence_length={sequence_length} must be at most "
-            f"model.max_position_embeddings={longest}; shorten the one or raise the other"
-        )
-
-
-def _devices(dp: int, pp: int, tp: int) -> Iterator[str]:
-    if dp * pp * tp > _MOST_DEVICES:
-        yield (
-            f"mesh.dp={dp} x mesh.pp={pp} x mesh.tp={tp} = {dp * pp * tp} devices must be at most "
-            f"{_MOST_DEVICES}; use fewer"
-        )
-
-
-def _tensor_parallelism(
-    tp: int, num_heads: int, num_kv_heads: int | None, intermediate_size: int
-) -> Iterator[str]:
-    shared = {
-        "model.num_attention_heads": num_heads,
-        "model.num_key_value_heads": num_kv_heads,
-        "model.intermediate_size": intermediate_size,
-    }
-    for key, size in shared.items():
-        if size is not None and size % tp:
-            common = math.gcd(*(size for size in shared.values() if size is not None))
-            fitting = [count for count in range(1, min(common, 64) + 1) if common % count == 0]
-            yield (
-                f"{key}={size} must be a multiple of mesh.tp={tp}, since a device has whole heads and "
-                f"as many features as the others; mesh.tp may be {_either(fitting)}"
-            )
-
-
-def _sequence_parallel(sequence_parallel: bool, tp: int, sequence_length: int) -> Iterator[str]:
-    if sequence_parallel and tp == 1:
-        yield "mesh.sequence_parallel splits the sequence over mesh.tp=1, which changes nothing; leave it out"
-    elif sequence_parallel and sequence_length % tp:
-        yield (
-            f"data.sequence_length={sequence_length} must be a multiple of mesh.tp={tp} with "
-            f"mesh.sequence_parallel; use {_either(_multiples(sequence_length, tp))}"
-        )
-
-
-def _zero(zero: int, dp: int, hidden_size: int) -> Iterator[str]:
-    if zero and hidden_size % dp:
-        yield (
-            f"model.hidden_size={hidden_size} must be a multiple of mesh.dp={dp} with mesh.zero={zero}, "
-            f"which splits it; use mesh.zero=0, or mesh.dp={_either([_divisor_below(hidden_size, dp)])}"
-        )
-
-
-def _divisor_below(size: int, limit: int) -> int:
-    return next(count for count in range(limit, 0, -1) if size % count == 0)
 
 
 def _schedule(*choice: Any) -> Iterator[str]:
@@ -277,21 +138,11 @@ def _sample_length(prompt: str | None, num_tokens: int, longest: int) -> Iterato
 
 def _batch(key: str, batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
     if batch_size % (num_microbatches * dp):
-        sizes = _multiples(batch_size, num_microbatches * dp)
+        sizes = multiples(batch_size, num_microbatches * dp)
         yield (
             f"{key}={batch_size} must be a multiple of pipeline.num_microbatches="
-            f"{num_microbatches} x mesh.dp={dp} = {num_microbatches * dp}; use {_either(sizes)}"
+            f"{num_microbatches} x mesh.dp={dp} = {num_microbatches * dp}; use {either(sizes)}"
         )
-
-
-def _multiples(value: int, unit: int) -> list[int]:
-    """The multiples of ``unit`` next to ``value``, below and above."""
-    below = value // unit * unit
-    return [size for size in (below, below + unit) if size > 0]
-
-
-def _either(numbers: list[int]) -> str:
-    return " or ".join(map(str, numbers))
 
 
 _CHOICE = (
@@ -307,33 +158,27 @@ _CHOICE = (
 )
 """The fields of ``ScheduleChoice``."""
 
-_LLAMA3_ALONE = (
-    "model.rope_scaling.low_freq_factor",
-    "model.rope_scaling.high_freq_factor",
-    "model.rope_scaling.original_max_position_embeddings",
-)
-
 _RULES = (
-    _Rule(("model.num_attention_heads", "model.num_key_value_heads"), _kv_heads),
-    _Rule(("model.head_dim", "model.hidden_size", "model.num_attention_heads"), _head_dim),
+    _Rule(("model.num_attention_heads", "model.num_key_value_heads"), check_kv_heads),
+    _Rule(("model.head_dim", "model.hidden_size", "model.num_attention_heads"), check_head_dim),
     _Rule(
         tuple(f"model.rope_scaling.{name}" for name in ("low_freq_factor", "high_freq_factor", "rope_type")),
-        _rope_scaling,
+        check_rope_scaling,
     ),
-    _Rule(("model.rope_scaling.rope_type", *_LLAMA3_ALONE), _linear_scaling),
-    _Rule(("data.sequence_length", "model.max_position_embeddings"), _sequence),
+    _Rule(("model.rope_scaling.rope_type", *LLAMA3_ALONE), check_linear_scaling),
+    _Rule(("data.sequence_length", "model.max_position_embeddings"), check_sequence),
     _Rule(("data.path",), check_files),
     _Rule(("data.weights", "data.path"), check_weights),
     _Rule(("data.validation_fraction", "data.path", "train.eval_every"), check_fraction),
     _Rule(("data.tokenizer", "data.path", "data.end_of_document"), check_tokenizer),
     _Rule(("model.vocab_size", "data.tokenizer", "data.path", "data.end_of_document"), check_vocabulary),
-    _Rule(("mesh.dp", "mesh.pp", "mesh.tp"), _devices),
+    _Rule(("mesh.dp", "mesh.pp", "mesh.tp"), check_mesh),
     _Rule(
         ("mesh.tp", "model.num_attention_heads", "model.num_key_value_heads", "model.intermediate_size"),
-        _tensor_parallelism,
+        check_tensor_parallelism,
     ),
-    _Rule(("mesh.sequence_parallel", "mesh.tp", "data.sequence_length"), _sequence_parallel),
-    _Rule(("mesh.zero", "mesh.dp", "model.hidden_size"), _zero),
+    _Rule(("mesh.sequence_parallel", "mesh.tp", "data.sequence_length"), check_sequence_parallel),
+    _Rule(("mesh.zero", "mesh.dp", "model.hidden_size"), check_zero),
     _Rule(("distributed.coordinator",), check_coordinator),
     _Rule(IDENTITY, check_identity),
     _Rule(("distributed.num_processes", "mesh.dp", "mesh.pp", "mesh.tp"), check_devices),
