@@ -8,3 +8,8 @@ def format_bytes(size: float) -> str:
             return f"{size:.4g} {unit}"
         size /= 1024
     return f"{size:.4g} GiB"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 file``, ``12,000 files``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -19,6 +19,7 @@ from jaxpipe.checkpoint.manifest import Manifest
 from jaxpipe.cli.checkpoint.places import HELP, find_steps, find_whole
 from jaxpipe.cli.checkpoint.saved_config import saved_config
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
+from jaxpipe.cli.leaving import leaving_at_once
 from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
 from jaxpipe.cli.sizes import read_number
 from jaxpipe.config import Config
@@ -40,7 +41,7 @@ _COUNT = Range(1, 2**16)
 _NUMBERS: dict[str, tuple[Callable[[str], Any], Range]] = {
     "num_tokens": (int, Range(1, 2**24)),
     "num_samples": (int, _COUNT),
-    "temperature": (float, Range(0)),
+    "temperature": (float, Range(0, 1000)),
     "top_p": (float, Range(0, 1, low_open=True)),
     "seed": (int, Range(0, 2**32 - 1)),
     "pp": (int, _COUNT),
@@ -78,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--num-tokens", metavar="N", help="tokens to add (default 128, or as many as the model has room for)"
     )
     parser.add_argument("--num-samples", metavar="N", default="1", help="continuations (default 1)")
-    parser.add_argument("--temperature", metavar="T", default="0.8", help="0 or more (default 0.8)")
+    parser.add_argument("--temperature", metavar="T", default="0.8", help="0 to 1000 (default 0.8)")
     parser.add_argument("--top-p", metavar="P", default="0.95", help="above 0, at most 1 (default 0.95)")
     parser.add_argument("--seed", metavar="N", default="0", help="of the draws (default 0)")
     parser.add_argument("--pp", metavar="N", default="1", help="devices that share the layers (default 1)")
@@ -179,7 +180,7 @@ def _continuations(
     """The new tokens of all samples so far, again and again; stderr says what is done before the first."""
     assert request.num_tokens is not None, "it is settled when the model is known"
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with console.status("loading JAX") as status:
+    with leaving_at_once("jaxpipe generate"), console.status("loading JAX") as status:
         from jaxpipe.pipeline.sampling import Sampling
         from jaxpipe.training.generation.continuation import continue_prompt
 
@@ -198,8 +199,9 @@ def _continuations(
             on_activity=status.update,
         )
         first = next(pieces)
-    yield first
-    yield from pieces
+    with leaving_at_once("jaxpipe generate"):
+        yield first
+        yield from pieces
 
 
 def _stream(prompt: str, texts: Iterator[str]) -> None:

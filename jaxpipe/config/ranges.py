@@ -75,7 +75,7 @@ RANGES: Mapping[str, Range] = {
     "train.eval_batches": _LENGTH,
     "train.eval_batch_size": _LENGTH,
     "train.sample_tokens": _LENGTH,
-    "train.sample_temperature": _ZERO_OR_MORE,
+    "train.sample_temperature": Range(0, 1000),
     "train.sample_top_p": Range(0, 1, low_open=True),
     "train.max_skipped_steps": _STEPS,
     "optimizer.learning_rate": _POSITIVE,

@@ -32,6 +32,7 @@ from jaxpipe.config.sections import Config
 from jaxpipe.config.text_rules import (
     check_files,
     check_fraction,
+    check_sample,
     check_tokenizer,
     check_vocabulary,
     check_weights,
@@ -128,14 +129,6 @@ def _sample(prompt: str | None, eval_every: int) -> Iterator[str]:
         )
 
 
-def _sample_length(prompt: str | None, num_tokens: int, longest: int) -> Iterator[str]:
-    if prompt is not None and num_tokens >= longest:
-        yield (
-            f"train.sample_tokens={num_tokens} and a prompt must fit into model.max_position_embeddings="
-            f"{longest}; use at most {longest - 1}"
-        )
-
-
 def _batch(key: str, batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
     if batch_size % (num_microbatches * dp):
         sizes = multiples(batch_size, num_microbatches * dp)
@@ -190,8 +183,15 @@ _RULES = (
     _Rule(("checkpoint.keep_best", "train.eval_every"), _keep_best),
     _Rule(("train.sample_prompt", "train.eval_every"), _sample),
     _Rule(
-        ("train.sample_prompt", "train.sample_tokens", "model.max_position_embeddings"),
-        _sample_length,
+        (
+            "train.sample_prompt",
+            "train.sample_tokens",
+            "model.max_position_embeddings",
+            "data.tokenizer",
+            "data.path",
+            "data.end_of_document",
+        ),
+        check_sample,
     ),
     _Rule(("run.tensorboard",), check_tensorboard),
     _Rule(("run.wandb",), check_wandb),

@@ -16,6 +16,7 @@ from jaxpipe.data.sources import (
 )
 from jaxpipe.data.tokenizer import Tokenizer
 from jaxpipe.errors import InputError
+from jaxpipe.units import counted
 
 Path = str | tuple[str, ...] | None
 
@@ -61,6 +62,31 @@ def check_vocabulary(
         yield (
             f"model.vocab_size={vocab_size} must be at least {found.vocab_size}: {_reason(found)}"
             f"{_outside(path, vocab_size)}"
+        )
+
+
+def check_sample(
+    prompt: str | None,
+    num_tokens: int,
+    longest: int,
+    tokenizer: str | None,
+    path: Path,
+    end_of_document: str | None,
+) -> Iterator[str]:
+    """The prompt is text, and it and its continuation are no longer than the model is meant for."""
+    if prompt is None or any(check_tokenizer(tokenizer, path, end_of_document)) or not _is_readable(path):
+        return
+    try:
+        text = prompt.encode("utf-8")
+    except UnicodeEncodeError:
+        yield f"train.sample_prompt={prompt!r} must be text, but its bytes are no UTF-8; correct it"
+        return
+    (ids,) = find_tokenizer(path, tokenizer, end_of_document).encode([text])
+    length = max(len(ids), 1)
+    if length + num_tokens > longest:
+        yield (
+            f"train.sample_prompt of {counted(length, 'token')} and train.sample_tokens={num_tokens} must "
+            f"fit into model.max_position_embeddings={longest}; shorten one of them"
         )
 
 

@@ -74,26 +74,32 @@ class Batches:
 
     def get_state(self) -> dict[str, Any]:
         """The position after the batch last used, and what its order depends on; JSON can hold it."""
-        weights = {} if self._weights is None else {"data.weights": list(self._weights)}
+        more: dict[str, Any] = {} if self._weights is None else {"data.weights": list(self._weights)}
+        if self._isolate:
+            more["data.isolate_documents"] = True
         return {
             "next_sample": self._next_sample,
             "text": self._text,
             "data.sequence_length": self._sequence_length,
             "run.seed": self._seed,
-            **weights,
+            **more,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on after that position, in constant time; ``InputError`` if it is one in another order."""
         here = self.get_state()
         names = [name for name in {**here, **state} if name != "next_sample"]
-        differing = [name for name in names if state.get(name) != here.get(name)]
+        without = {"data.isolate_documents": False}
+        before, now = without | dict(state), without | here
+        differing = [name for name in names if before.get(name) != now.get(name)]
         if differing:
-            values = ", ".join(f"{name} was {state.get(name)} and is {here.get(name)}" for name in differing)
-            mixed = ", data.weights" if "data.weights" in names else ""
+            values = ", ".join(f"{name} was {before.get(name)} and is {now.get(name)}" for name in differing)
+            more = "".join(
+                f", {name}" for name in ("data.weights", "data.isolate_documents") if name in names
+            )
             raise InputError(
                 f"a run resumes in the order of its samples, but {values}; "
-                f"resume with the same text{mixed}, data.sequence_length and run.seed"
+                f"resume with the same text{more}, data.sequence_length and run.seed"
             )
         self._next_sample = int(state["next_sample"])
 

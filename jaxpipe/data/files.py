@@ -90,13 +90,18 @@ def standard_library() -> tuple[TextFile, ...]:
 def _match(pattern: str) -> list[TextFile]:
     path = Path(pattern).expanduser()
     if path.is_dir():
-        matches = [file for file in path.rglob("*") if file.suffix in SUFFIXES]
+        matches = [file for file in path.rglob("*") if file.suffix in SUFFIXES and not _is_hidden(file, path)]
         return [TextFile(file.relative_to(path).as_posix(), file) for file in matches if file.is_file()]
     if path.exists():
         return [TextFile(path.name, path)]
     root = Path(*_fixed_parts(path))
     matches = [Path(match) for match in glob.glob(str(path), recursive=True)]
     return [TextFile(file.relative_to(root).as_posix(), file) for file in matches if file.is_file()]
+
+
+def _is_hidden(file: Path, folder: Path) -> bool:
+    """Whether it or a folder above it, below ``folder``, begins with a dot, as .git does; so with globs."""
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _fixed_parts(pattern: Path) -> list[str]:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -106,6 +106,11 @@ def tokenizer_of(folder: Path, manifest: Manifest) -> Tokenizer:
     """The copy that lies in the folder. ``InputError`` if it is not the one it was prepared with."""
     file = manifest.tokenizer_file
     path = None if file is None else str(folder / TOKENIZER / file)
+    if path is not None and not Path(path).is_file():
+        raise InputError(
+            f"{path} is not there, the tokenizer that {folder} was prepared with; bring it back from a copy, "
+            "or prepare the data once more"
+        )
     found = load_tokenizer(path, end_of_document=manifest.end_of_document_token)
     if found.digest != manifest.tokenizer_sha256 or found.end_of_document != manifest.end_of_document:
         raise InputError(
@@ -142,7 +147,9 @@ def size_fault(file: Path, size: int) -> str | None:
 
 def _part(folder: Path, manifest: Manifest, shard: Shard) -> Part:
     file, dtype = tokens_file(folder, shard), np.dtype(manifest.dtype)
-    if fault := size_fault(file, shard.tokens * dtype.itemsize):
+    fault = size_fault(file, shard.tokens * dtype.itemsize)
+    fault = fault or size_fault(ends_file(folder, shard), shard.documents * END_BYTES)
+    if fault:
         raise InputError(f"{fault}; bring it back from a copy, or prepare the data once more")
     largest = Place(shard.largest_id, str(file), shard.largest_at)
     return Part(file, shard.tokens, dtype, str(file), shard.tokens_sha256, largest)
@@ -176,4 +183,26 @@ def _manifest(values: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"its format is {values['format']!r}, not {FORMAT!r}")
     shards = tuple(Shard(**shard) for shard in values["shards"])
     others = {name: value for name, value in values.items() if name not in ("format", "shards")}
-    return Manifest(shards=shards, **others)
+    manifest = Manifest(shards=shards, **others)
+    _check_types(manifest)
+    for shard in shards:
+        _check_types(shard)
+    if manifest.dtype not in ("<u2", "<u4"):
+        raise ValueError(f"its dtype is {manifest.dtype!r}, neither '<u2' nor '<u4'")
+    if not manifest.tokens(SIDES[0]) or not {shard.side for shard in shards} <= set(SIDES):
+        raise ValueError(f"its shards must be of {' and '.join(SIDES)}, and the former hold tokens")
+    return manifest
+
+
+def _check_types(record: Manifest | Shard) -> None:
+    """ValueError where a value is not of its field's type; counts are not negative."""
+    for name, hint in get_type_hints(type(record)).items():
+        value = getattr(record, name)
+        kinds = tuple(get_origin(kind) or kind for kind in get_args(hint) or (hint,))
+        if get_origin(hint) is tuple:
+            kinds = (tuple,)
+        elif hint is float:
+            kinds = (float, int)
+        is_right = isinstance(value, kinds) and not isinstance(value, bool)
+        if not is_right or (isinstance(value, int) and value < 0):
+            raise ValueError(f"its {name} is {value!r}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jaxpipe.data.corpus import load_corpus
 from jaxpipe.data.files import find_files
-from jaxpipe.data.prepared import Manifest, is_prepared, read_manifest, row_of, tokenizer_of
+from jaxpipe.data.prepared import SIDES, Manifest, is_prepared, read_manifest, row_of, tokenizer_of
 from jaxpipe.data.rows import Part, Row, check_ids, parts_of
 from jaxpipe.data.tokenizer import Tokenizer, load_tokenizer
 from jaxpipe.errors import InputError
@@ -108,11 +108,15 @@ def find_tokenizer(path: Paths, tokenizer: str | None, end_of_document: str | No
 def path_faults(path: Paths) -> Iterator[str]:
     """Entries that mean nothing, and prepared folders that are not whole."""
     texts = [entry for entry in _entries(path) if not is_prepared(entry)]
+    folders = [str(Path(entry).expanduser().resolve()) for entry in _entries(path) if is_prepared(entry)]
+    for folder in sorted({folder for folder in folders if folders.count(folder) > 1}):
+        yield f"{folder} is given {folders.count(folder)} times; name it once, and weigh it with data.weights"
     for entry in _entries(path):
         if is_prepared(entry):
             try:
                 manifest = read_manifest(Path(entry).expanduser())
-                row_of(Path(entry).expanduser(), manifest, "training")
+                for side in SIDES:
+                    row_of(Path(entry).expanduser(), manifest, side)
             except InputError as error:
                 yield str(error)
     if path is None or texts or not _entries(path):
@@ -129,7 +133,7 @@ def weight_faults(path: Paths, weights: Sequence[float] | None) -> Iterator[str]
         return
     given = f"data.weights={list(weights)}"
     if len(weights) != count:
-        yield f"{given} must have one weight for each of the {count} entries of data.path; give {count}"
+        yield f"{given} must have as many weights as data.path has entries, {count}"
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
         yield f"{given} must be finite and above 0; leave an entry out that is not to be read"
 

@@ -74,6 +74,8 @@ def load_sentencepiece(file: Path, end_of_document: str | None) -> Tokenizer:
     try:
         loaded = sentencepiece.SentencePieceProcessor(model_proto=content)
         vocab_size = loaded.vocab_size()
+        if vocab_size == 0:
+            raise RuntimeError("it has no tokens")
     except (RuntimeError, OSError) as error:
         raise InputError(
             f"the tokenizer {file} is no model of sentencepiece ({first_line(error)}); "

@@ -19,6 +19,9 @@ from jaxtyping import Array, Float, Int32, UInt32
 
 # letters of shapes: b samples, v tokens of the vocabulary
 
+_SMALLEST_TEMPERATURE = 1e-30
+"""Smaller ones draw the same, and are 0 in fp32 from 1e-38 on."""
+
 
 class Sampling(NamedTuple):
     """How tokens are drawn.
@@ -40,8 +43,9 @@ def next_tokens(
     logits = logits[:, : sampling.num_ids]
     if sampling.temperature == 0:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    # the largest becomes 0: a small temperature gives -inf elsewhere, and never inf - inf
-    scaled = (logits - jnp.max(logits, axis=-1, keepdims=True)) / sampling.temperature
+    # the largest becomes 0: a small temperature gives -inf elsewhere, and never inf - inf, nor 0 / 0
+    temperature = max(sampling.temperature, _SMALLEST_TEMPERATURE)
+    scaled = (logits - jnp.max(logits, axis=-1, keepdims=True)) / temperature
     kept = nucleus(scaled, sampling.top_p) if sampling.top_p < 1 else scaled
     key = jax.random.key(seed)
 

@@ -16,7 +16,6 @@ from jaxpipe.data import DOCUMENT_ARRAYS, Batches, Sources, open_sources, valida
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
-from jaxpipe.training.generation.samples import check_prompt
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.plan import Plan, make_plan
@@ -46,7 +45,6 @@ def prepare(config: Config) -> Prepared:
         weights=config.data.weights,
         vocab_size=config.model.vocab_size,
     )
-    check_prompt(config, corpus.tokenizer)
     mesh = mesh_of(config)
     plan = make_plan(config, mesh)
     batches = Batches(

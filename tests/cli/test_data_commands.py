@@ -27,9 +27,9 @@ def test_prepare_says_what_came_out_and_verify_that_it_is_whole(tmp_path, capsys
     assert main(["data", "prepare", texts(tmp_path / "in"), "-o", out, "--validation-fraction", "0.2"]) == 0
     said = capsys.readouterr()
     assert said.err == ""  # no bar where nobody looks
-    assert f"{out}: training " in said.out
-    assert " documents; validation " in said.out
-    assert "; 1.00 bytes a token; 2 shards; " in said.out
+    assert f"{out}: 1.00 bytes a token; 2 shards; " in said.out
+    assert "  training    11,580 tokens in 30 documents\n" in said.out
+    assert "  validation  3,960 tokens in 10 documents\n" in said.out
     assert main(["data", "verify", out]) == 0
     assert capsys.readouterr().out == f"{out}: whole, 2 shards, 15,540 tokens\n"
 
@@ -143,3 +143,29 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
         time.sleep(0.05)
     assert process.returncode == 0
     assert 50_000_000 < largest < 250_000_000, largest
+
+
+def test_verify_looks_at_the_tokenizer_and_wants_a_folder(tmp_path, capsys):
+    from tiny_tokenizers import make_json
+
+    make_json(tmp_path / "mine.json")
+    out = tmp_path / "out"
+    words = [
+        "data",
+        "prepare",
+        texts(tmp_path / "in"),
+        "-o",
+        str(out),
+        "--tokenizer",
+        f"{tmp_path}/mine.json",
+    ]
+    assert main([*words, "--tokenizer", f"{tmp_path}/mine.json"]) == 0
+    assert main(["data", "verify", str(out)]) == 0
+    make_json(out / "tokenizer" / "mine.json", vocab_size=290)
+    assert main(["data", "verify", str(out)]) == 1
+    assert "is not the tokenizer that" in capsys.readouterr().out
+    (out / "tokenizer" / "mine.json").unlink()
+    assert main(["data", "verify", str(out)]) == 1
+    assert "mine.json is not there, the tokenizer that" in capsys.readouterr().out
+    assert main(["data", "verify", f"{tmp_path}/none"]) == 2
+    assert "there is no folder" in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -193,3 +195,22 @@ assert main(["generate", {str(saved)!r}, "--num-tokens", "99"]) == 2
 sys.exit(f"loaded {{sys.modules['jax']}}" if "jax" in sys.modules else 0)
 """
     assert subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_a_line_and_no_traceback_at_any_moment(saved, number) -> None:
+    """While modules load, while XLA compiles, and while it draws."""
+    command = [sys.executable, "-m", "jaxpipe", "generate", str(saved), "--prompt", "a"]
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    whole = time.perf_counter() - began
+    for share in (0.02, 0.3, 0.6, 0.8, 0.9):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        time.sleep(share * whole)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1].decode()
+        allowed = {128 + number} | ({-signal.SIGTERM} if number == signal.SIGTERM and share < 0.1 else set())
+        assert process.returncode in allowed | ({0} if share > 0.5 else set()), (share, said)
+        assert "Traceback" not in said
+        assert len(said.split("\n")) <= 3

@@ -64,7 +64,7 @@ RULES = [
     ({"train.sample_prompt": "def "}, "sample_prompt .* but train.eval_every=0 makes none; give train.eval"),
     (
         {"train.sample_prompt": "def ", "train.eval_every": 1, "train.sample_tokens": 2048},
-        "sample_tokens=2048 and a prompt .* model.max_position_embeddings=2048; use at most 2047",
+        "sample_prompt of 4 tokens and train.sample_tokens=2048 must fit .*max_position_embeddings=2048",
     ),
     ({"mesh.tp": 3}, "num_key_value_heads=2 must be a multiple of mesh.tp=3, .*; mesh.tp may be 1 or 2"),
     ({"mesh.tp": 4}, "num_attention_heads=6 must be a multiple of mesh.tp=4, .*; mesh.tp may be 1 or 2"),

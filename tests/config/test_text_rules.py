@@ -42,7 +42,7 @@ def test_all_that_is_wrong_with_the_text_is_told_at_once(prepared, refuse, write
         )
     )
     assert "pyproject.toml is none of .txt" in said
-    assert "must have one weight for each of the 2 entries" in said
+    assert "must have as many weights as data.path has entries, 2" in said
     assert "must be finite and above 0" in said
     assert f"data.validation_fraction=0.5 is not 0.05, with which {prepared} was prepared" in said
     assert "data.tokenizer: the tokenizer none.json cannot be read: No such file or directory" in said

@@ -113,3 +113,12 @@ def test_a_python_without_source_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     with pytest.raises(InputError, match=r"no standard library source .* set data\.path"):
         find_files(None)
+
+
+def test_a_folder_leaves_out_what_is_hidden_as_a_glob_does(tmp_path):
+    for name in ("a.txt", "b/c.md", ".git/d.md", "b/.e.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    for path in (str(tmp_path), f"{tmp_path}/**/*.*"):
+        assert [file.name for file in find_files(path)] == ["a.txt", "b/c.md"]
+    assert [file.name for file in find_files(f"{tmp_path}/.git")] == ["d.md"]

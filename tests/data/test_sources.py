@@ -1,5 +1,6 @@
 """What a run reads: text, prepared folders, or both; as one row, or by weights."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -118,12 +119,52 @@ def test_a_folder_that_is_not_whole_is_refused_with_the_remedy(folders):
     assert "is not prepared to its end; run the same `jaxpipe data prepare` again" in fault
 
 
+@pytest.mark.parametrize("file", ["00000.validation.tokens", "00000.training.ends", "00000.validation.ends"])
+def test_every_file_of_a_folder_must_be_there_before_a_run_starts(folders, file):
+    files = sorted(path.name for path in (folders / "a.out" / "shards").iterdir())
+    name = next(name for name in files if name.partition(".")[2] == file.partition(".")[2])
+    (folders / "a.out" / "shards" / name).unlink()
+    (fault,) = path_faults(f"{folders}/a.out")
+    assert f"{name} cannot be read" in fault
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dtype": "foo"}, "its dtype is 'foo'"),
+        ({"dtype": 7}, "its dtype is 7"),
+        ({"tokenizer_file": 5}, "its tokenizer_file is 5"),
+        ({"vocab_size": True}, "its vocab_size is True"),
+        ({"shards": []}, "its shards must be of training and validation"),
+        ({"shards": [{"tokens": "x"}]}, "its tokens is 'x'"),
+        ({"shards": [{"tokens": -1}]}, "its tokens is -1"),
+        ({"shards": [{"largest_id": "a"}]}, "its largest_id is 'a'"),
+        ({"shards": [{"side": "foo"}]}, "its shards must be of training and validation"),
+    ],
+)
+def test_a_manifest_with_a_value_of_another_kind_is_refused(folders, change, said):
+    file = folders / "a.out" / "manifest.json"
+    values = json.loads(file.read_text())
+    shards = change.get("shards")
+    if shards:
+        change = {"shards": [values["shards"][0] | shards[0], *values["shards"][1:]]}
+    file.write_text(json.dumps(values | change))
+    (fault,) = path_faults(f"{folders}/a.out")
+    assert "is no manifest of prepared data" in fault
+    assert said in fault
+
+
+def test_a_folder_that_is_given_twice_is_refused(folders):
+    (fault,) = path_faults((f"{folders}/a.out", f"{folders}/../{folders.name}/a.out"))
+    assert "a.out is given 2 times; name it once, and weigh it with data.weights" in fault
+
+
 def test_weights_and_shares_that_do_not_fit_are_told(folders):
     pair = (f"{folders}/a", f"{folders}/b.out")
     assert not list(weight_faults(pair, (1, 2.5)))
     assert not list(weight_faults(None, (1,)))
     (fault,) = weight_faults(pair, (1,))
-    assert fault == "data.weights=[1] must have one weight for each of the 2 entries of data.path; give 2"
+    assert fault == "data.weights=[1] must have as many weights as data.path has entries, 2"
     for weight in (0, -1, float("nan"), float("inf")):
         assert "must be finite and above 0" in next(weight_faults(pair, (1, weight)))
     (fault,) = fraction_faults(pair, 0.1)

@@ -161,3 +161,10 @@ def test_a_long_document_gives_the_ids_of_its_pieces_and_one_end(tokenizers_of):
     first = np.flatnonzero(row == tokenizer.end_of_document)[0]
     assert tokenizer.decode(row[:first]).encode() == text
     assert tokenizer.decode(row[first:]) == "short"
+
+
+@pytest.mark.parametrize("end", [None, "</s>"])
+def test_an_empty_model_is_none(tmp_path, end):
+    (tmp_path / "empty.model").touch()
+    with pytest.raises(InputError, match=r"empty\.model is no model of sentencepiece"):
+        load_tokenizer(f"{tmp_path}/empty.model", end_of_document=end)

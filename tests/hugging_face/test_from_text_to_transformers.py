@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, LlamaForCausalLM
@@ -16,6 +17,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from jaxpipe.checkpoint.manifest import read_manifest
 from jaxpipe.cli import main
 from jaxpipe.data import load_tokenizer
+from jaxpipe.hugging_face.tokenizer_copy import put_tokenizer
 
 ROOT = Path(__file__).parents[2]
 END = "<|end|>"
@@ -161,3 +163,25 @@ def test_weights_are_exported_without_a_tokenizer_that_has_gone(place: Path, cap
     assert main(["export-hf", str(place / "bare"), str(place / "bare-hf")]) == 0
     assert "the tokenizer is left out" in capsys.readouterr().err
     assert sorted(path.name for path in (place / "bare-hf").iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_transformers_reads_the_tokens_of_a_model_of_sentencepiece(tmp_path: Path) -> None:
+    make_texts(tmp_path / "texts")
+    with (tmp_path / "mine.model").open("wb") as writer:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter((tmp_path / "texts" / "second.txt").read_text().splitlines()),
+            model_writer=writer,
+            vocab_size=300,
+            byte_fallback=True,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    ours = load_tokenizer(str(tmp_path / "mine.model"))
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    put_tokenizer(folder, ours)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    for text in ("den Fluss hinab", "ü  ber", " x\n 日本"):
+        (ids,) = ours.encode([text.encode()])
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ids.tolist()

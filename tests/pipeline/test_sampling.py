@@ -55,7 +55,7 @@ def test_tokens_as_probable_as_the_last_that_stays_do_stay() -> None:
 
 def test_temperature_zero_takes_the_most_probable_token_and_a_tiny_one_does_too() -> None:
     logits = np.random.default_rng(0).normal(size=(4, 50)).astype(np.float32)
-    for temperature in (0.0, 1e-30):
+    for temperature in (0.0, 1e-30, 1e-38, 1e-46, 5e-324):
         np.testing.assert_array_equal(draw(logits, Sampling(temperature)), logits.argmax(-1))
 
 

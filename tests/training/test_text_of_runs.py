@@ -48,6 +48,8 @@ def test_a_mixture_is_resumed_to_the_bit_says_what_it_is_and_keeps_its_weights(
     run(parts)
     with pytest.raises(InputError, match=r"data\.weights was \[3\.0, 1\.0\] and is \[1\.0, 1\.0\]"):
         train(resumed(parts, train={"num_steps": 4}, data={"weights": (1.0, 1.0)}))
+    with pytest.raises(InputError, match=r"data\.isolate_documents was False and is True"):
+        train(resumed(parts, train={"num_steps": 4}, data={"isolate_documents": True}))
     assert run(resumed(parts, train={"num_steps": 4})) == final_hash(whole)
 
 

@@ -22,7 +22,7 @@ from jaxpipe.data.prepare import Progress as Done
 from jaxpipe.data.prepare import Settings, prepare
 from jaxpipe.data.prepare.units import OnProgress
 from jaxpipe.data.prepared import Manifest
-from jaxpipe.units import format_bytes
+from jaxpipe.units import counted, format_bytes
 
 _MIB = 2**20
 _MOST_WORKERS = 1024
@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> None:
         workers = int(_number(arguments.workers, "--workers", 1, _MOST_WORKERS, faults, is_whole=True))
     if fraction == 1:
         faults.append("--validation-fraction 1 leaves no text for training; give less")
+    if not arguments.output:
+        faults.append("-o must name a folder; give one")
     refuse_if_any(faults)
     began = time.perf_counter()
     with _shown() as on_progress:
@@ -125,10 +127,15 @@ def _shown() -> Iterator[OnProgress]:
 def _summary(directory: str, manifest: Manifest, seconds: float) -> str:
     tokens = {side: manifest.tokens(side) for side in ("training", "validation")}
     documents = {side: manifest.documents(side) for side in tokens}
-    empty = f", {manifest.empty_documents:,} empty ones left out" if manifest.empty_documents else ""
+    left_out = counted(manifest.empty_documents, "empty document")
+    empty = f"; {left_out} left out" if manifest.empty_documents else ""
     without_ends = sum(tokens.values()) - sum(documents.values())
-    sides = "; ".join(f"{side} {tokens[side]:,} tokens in {documents[side]:,} documents" for side in tokens)
-    return (
-        f"{directory}: {sides}{empty}; {manifest.text_bytes / max(without_ends, 1):.2f} bytes a token; "
-        f"{len(manifest.shards):,} shards; {seconds:.1f} seconds"
+    lines = [
+        f"  {side:<11} {counted(tokens[side], 'token')} in {counted(documents[side], 'document')}"
+        for side in tokens
+    ]
+    rest = (
+        f"{manifest.text_bytes / max(without_ends, 1):.2f} bytes a token; "
+        f"{counted(len(manifest.shards), 'shard')}; {seconds:.1f} seconds{empty}"
     )
+    return "\n".join([f"{directory}: {rest}", *lines])

@@ -24,6 +24,14 @@ from jaxpipe.data.prepared import MANIFEST, PLAN, SHARDS, TOKENIZER, Manifest, r
 from jaxpipe.data.tokenizer import Tokenizer, load_tokenizer
 from jaxpipe.data.tokens import token_dtype
 from jaxpipe.errors import InputError, StorageError
+from jaxpipe.units import counted
+
+_FLAGS = {
+    "field": "--field",
+    "validation_fraction": "--validation-fraction",
+    "unit_bytes": "--shard-size in bytes",
+}
+"""What the settings of a plan are called by whoever gives them."""
 
 _OTHER = "give another -o, or remove that folder"
 
@@ -57,6 +65,7 @@ def prepare(
         with _locked(folder):
             _refuse_others(folder, plan)  # once more, when nobody else can write
             if (folder / MANIFEST).exists():
+                _tidy(folder, plan)
                 return read_manifest(folder)
             write_whole(folder / PLAN, plan.to_json().encode())
             (folder / SHARDS).mkdir(exist_ok=True)
@@ -66,13 +75,18 @@ def prepare(
             _refuse_changed(plan)
             manifest = _manifest(plan, records, loaded)
             write_whole(folder / MANIFEST, write_manifest(manifest).encode())
-            for number in range(len(plan.units)):
-                record_file(folder, number).unlink(missing_ok=True)
+            _tidy(folder, plan)
             return manifest
     except StorageError:
         raise
     except OSError as error:
         raise storage_error(folder, error) from error
+
+
+def _tidy(folder: Path, plan: Plan) -> None:
+    """What says which units are done has served when the manifest is there."""
+    for number in range(len(plan.units)):
+        record_file(folder, number).unlink(missing_ok=True)
 
 
 def _refuse_others(folder: Path, plan: Plan) -> None:
@@ -103,7 +117,7 @@ def _refuse_others(folder: Path, plan: Plan) -> None:
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """In words, what differs between two plans."""
     found = [
-        f"{key} was {before['settings'][key]} and is {value}"
+        f"{_FLAGS.get(key, key)} was {before['settings'][key]} and is {value}"
         for key, value in now["settings"].items()
         if before["settings"][key] != value
     ]
@@ -116,7 +130,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     changed = [name for name in files[0] if files[0][name] != files[1].get(name)]
     changed += [name for name in files[1] if name not in files[0]]
     if changed or len(before["sources"]) != len(now["sources"]):
-        found.append(f"{len(changed)} files have changed, such as {', '.join(changed[:3])}")
+        found.append(f"{counted(len(changed), 'file')} changed, such as {', '.join(changed[:3])}")
     return found
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxpipe.config import Config
 from jaxpipe.data import Tokenizer
-from jaxpipe.errors import InputError
 from jaxpipe.models.llama_stage import llama_constants
 from jaxpipe.pipeline import Program, Tree
 from jaxpipe.pipeline.decode import Decoder
@@ -29,19 +28,6 @@ class Sampler(NamedTuple):
     prompt: str
     tokens: TextTokens
     seed: int
-
-
-def check_prompt(config: Config, tokenizer: Tokenizer) -> None:
-    """Raise InputError where the prompt and its continuation are longer than the model is meant for."""
-    prompt, longest = config.train.sample_prompt, config.model.max_position_embeddings
-    if prompt is None:
-        return
-    length = len(text_tokens(tokenizer).encode(prompt))
-    if length + config.train.sample_tokens > longest:
-        raise InputError(
-            f"train.sample_prompt of {length} tokens and train.sample_tokens={config.train.sample_tokens} "
-            f"must fit into model.max_position_embeddings={longest}; shorten one of them"
-        )
 
 
 def compile_sampler(
