@@ -7,7 +7,7 @@ readers pass over them: ``rotary_emb.inv_freq`` of old Llamas, which follows fro
 model an ``lm_head.weight`` that is the embedding.
 """
 
-import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxpipe.errors import InputError
+from jaxpipe.hugging_face.json_text import parse_json, short
 from jaxpipe.hugging_face.tensor_file import DTYPES, Tensor, map_tensor, read_header
 from jaxpipe.hugging_face.tensor_names import EMBEDDING, HEAD, Leaf, tensor_shapes
 from jaxpipe.models.llama_config import LlamaConfig
@@ -25,6 +26,9 @@ INDEX = "model.safetensors.index.json"
 
 _MAX_FAULTS = 20
 _COMPARED_ROWS = 4096
+_LONGEST_NAME = 255
+"""Bytes; of a file, on all file systems."""
+
 _FOLLOWS_FROM_CONFIG = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
@@ -92,13 +96,14 @@ def _find_tensors(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
 def _find_in_shards(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
     path = directory / INDEX
     try:
-        file_of = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        file_of = parse_json(path.read_text(encoding="utf-8"))["weight_map"]
         names = sorted(set(file_of.values()))
-        is_plain = all(name == Path(name).name for name in names)
+        odd = [name for name in names if not _is_plain(name)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}, [f'{INDEX} must be JSON with a "weight_map" of tensors and files; copy it once more']
-    if not is_plain:
-        return {}, [f"{INDEX} must name files that lie beside it, without folders; it names {names}"]
+    if odd:
+        said = ", ".join(short(repr(name)) for name in odd[:3])
+        return {}, [f"{INDEX} must name files that lie beside it, without folders; it names {said}"]
     tensors: dict[str, Tensor] = {}
     faults = []
     for name in names:
@@ -114,6 +119,12 @@ def _find_in_shards(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
         faults += _index_faults(name, set(found), {tensor for tensor in file_of if file_of[tensor] == name})
         tensors |= found
     return tensors, faults
+
+
+def _is_plain(name: str) -> bool:
+    """Whether this can be the name of a file in the same folder."""
+    is_one = name == Path(name).name and name not in ("", ".", "..") and "\0" not in name
+    return is_one and len(os.fsencode(name)) <= _LONGEST_NAME
 
 
 def _index_faults(name: str, found: set[str], named: set[str]) -> Iterator[str]:

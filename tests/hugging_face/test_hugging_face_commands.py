@@ -128,6 +128,7 @@ def test_a_schedule_from_a_file_becomes_the_runs_own(hf, tmp_path, text) -> None
     [
         (["--dtype", "int8"], "--dtype 'int8' must be one of float32, float16, bfloat16"),
         (["--max-shard-size", "big"], "--max-shard-size 'big' must be a size"),
+        (["--max-shard-size", "9" * 400], "--max-shard-size '9999"),
         (["--max-shard-size", "0GB"], "--max-shard-size '0GB' must be a size"),
     ],
 )
@@ -177,6 +178,7 @@ def test_a_comparison_ends_with_1_above_the_tolerance(saved, capsys) -> None:
     ("flags", "words"),
     [
         (["--sequence-length", "0", "--seed", "x", "--tolerance", "nan"], ["0", "'x'", "'nan'"]),
+        (["--sequence-length", "9" * 5000], ["--sequence-length '999"]),
         (["--sequence-length", "2049"], ["must be at most max_position_embeddings=2048"]),
     ],
 )

@@ -9,6 +9,7 @@ imported.
 import argparse
 import math
 import os
+import re
 from pathlib import Path
 
 from jaxpipe.cli.checkpoint.places import HELP, find_whole
@@ -80,8 +81,8 @@ def _numbers(arguments: argparse.Namespace) -> tuple[int | None, int, float]:
         text = getattr(arguments, name)
         if text is None:
             continue
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            faults.append(f"--{name.replace('_', '-')} {text!r} must be a whole number of at least {least}")
+        if not re.fullmatch("[0-9]{1,18}", text) or int(text) < least:
+            faults.append(f"--{name.replace('_', '-')} {text[:60]!r} must be a whole number of at least {least}")
     try:
         tolerance = float(arguments.tolerance)
     except ValueError:
