@@ -25,7 +25,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _MAX_FAULTS = 20
-_COMPARED_ROWS = 4096
+_BLOCK_ROWS = 4096
 _LONGEST_NAME = 255
 """Bytes; of a file, on all file systems."""
 
@@ -73,6 +73,14 @@ def read_part(weights: Weights, leaf: Leaf, index: tuple[slice, ...]) -> np.ndar
         tensor = map_tensor(weights.tensors[leaf.tensor_name(layer)])
         part[place] = (tensor.T if leaf.is_turned else tensor)[index[1:]]
     return part
+
+
+def not_finite(weights: Weights, leaf: Leaf) -> Iterator[str]:
+    """The tensors of ``leaf`` that have values which are not finite."""
+    for layer in range(leaf.shape[0] if leaf.has_layers else 1):
+        tensor = map_tensor(weights.tensors[leaf.tensor_name(layer)])
+        if not all(np.isfinite(tensor[rows]).all() for rows in _blocks(len(tensor))):
+            yield leaf.tensor_name(layer)
 
 
 def _find_tensors(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
@@ -156,13 +164,17 @@ def _head_faults(found: Mapping[str, Tensor]) -> Iterator[str]:
     embedding, head = (found[name] for name in (EMBEDDING, HEAD))
     if (embedding.dtype, embedding.shape) == (head.dtype, head.shape):
         one, other = (map_tensor(tensor) for tensor in (embedding, head))
-        blocks = (slice(row, row + _COMPARED_ROWS) for row in range(0, len(one), _COMPARED_ROWS))
-        if all(one[rows].tobytes() == other[rows].tobytes() for rows in blocks):
+        if all(one[rows].tobytes() == other[rows].tobytes() for rows in _blocks(len(one))):
             return
     yield (
         f"{HEAD} is not {EMBEDDING}, but config.json says tie_word_embeddings, which makes them one; "
         "correct tie_word_embeddings, or remove the tensor"
     )
+
+
+def _blocks(num_rows: int) -> Iterator[slice]:
+    """All rows, a few at a time."""
+    return (slice(row, row + _BLOCK_ROWS) for row in range(0, num_rows, _BLOCK_ROWS))
 
 
 def _some(names: list[str]) -> str:

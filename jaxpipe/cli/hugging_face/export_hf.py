@@ -56,6 +56,10 @@ def run(arguments: argparse.Namespace) -> None:
     refuse_if_any(faults)
     refuse_taken(Path(arguments.directory))
     folder, manifest = find_whole(arguments.run_directory)
+    if Path(arguments.directory).resolve().is_relative_to(folder.parent):
+        raise RefusedError(
+            [f"{arguments.directory} must not lie among the checkpoints in {folder.parent}; name another folder"]
+        )
     model = saved_config(folder, manifest).model
     tokenizer = _tokenizer(folder, manifest)
     try:
