@@ -141,9 +141,7 @@ def _section_is_null(path: str, given: Collection[str]) -> bool:
     return section.optional and not any(other.startswith(section.path + ".") for other in given)
 
 
-def _choose_run_directory(
-    values: dict[str, Any], *, file: str, may_resume: bool
-) -> tuple[str, Fault | None]:
+def _choose_run_directory(values: dict[str, Any], *, file: str, may_resume: bool) -> tuple[str, Fault | None]:
     """The run's directory, named after the YAML file and the time if nobody named it, and its fault."""
     resume = values.get("checkpoint.resume", False)
     directory = values.get("run.dir")

@@ -95,7 +95,9 @@ def _numbers(arguments: argparse.Namespace) -> tuple[int | None, int, float]:
         if text is None:
             continue
         if not re.fullmatch("[0-9]{1,18}", text) or int(text) < least:
-            faults.append(f"--{name.replace('_', '-')} {text[:60]!r} must be a whole number of at least {least}")
+            faults.append(
+                f"--{name.replace('_', '-')} {text[:60]!r} must be a whole number of at least {least}"
+            )
     try:
         tolerance = float(arguments.tolerance)
     except ValueError:

@@ -50,7 +50,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dtype not in DTYPE_NAMES:
         faults.append(f"--dtype {arguments.dtype!r} must be one of {', '.join(DTYPE_NAMES)}")
     if largest < 1:
-        faults.append(f"--max-shard-size {arguments.max_shard_size[:_LONGEST]!r} must be a size, such as 5GB or 500MB")
+        faults.append(
+            f"--max-shard-size {arguments.max_shard_size[:_LONGEST]!r} must be a size, such as 5GB or 500MB"
+        )
     if not arguments.directory or "\0" in arguments.directory:
         faults.append(f"{arguments.directory!r} must be the name of a folder; name one")
     refuse_if_any(faults)
@@ -58,7 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
     folder, manifest = find_whole(arguments.run_directory)
     if Path(arguments.directory).resolve().is_relative_to(folder.parent):
         raise RefusedError(
-            [f"{arguments.directory} must not lie among the checkpoints in {folder.parent}; name another folder"]
+            [
+                f"{arguments.directory} must not lie among the checkpoints in {folder.parent}; name another folder"
+            ]
         )
     model = saved_config(folder, manifest).model
     tokenizer = _tokenizer(folder, manifest)

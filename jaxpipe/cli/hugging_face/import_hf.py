@@ -84,5 +84,7 @@ def _place_faults(directory: Path, run_directory: str) -> list[str]:
         return [f"{run_directory!r} must be the name of a folder; name one"]
     model, run = directory.resolve(), Path(run_directory).resolve()
     if model in (run, *run.parents) or run in model.parents:
-        return [f"{run_directory} must lie apart from {directory}, neither inside the other; name another one"]
+        return [
+            f"{run_directory} must lie apart from {directory}, neither inside the other; name another one"
+        ]
     return []
