@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _ending_on_sigterm(name: str) -> Iterator[None]:
-    """SIGTERM raises ``SystemExit`` in here, if this is the main thread; a second one disturbs no cleaning."""
+    """SIGTERM raises ``SystemExit`` in here, if this is the main thread; a second one does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -12,7 +12,7 @@ _LONGEST = 60
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What the text says; ``ValueError`` if it is no JSON, nested too deeply, or has a number that is none."""
+    """What the text says; ``ValueError`` if it is no JSON, is nested too deeply, or has NaN or Infinity."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:

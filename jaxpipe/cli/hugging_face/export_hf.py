@@ -60,9 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     folder, manifest = find_whole(arguments.run_directory)
     if Path(arguments.directory).resolve().is_relative_to(folder.parent):
         raise RefusedError(
-            [
-                f"{arguments.directory} must not lie among the checkpoints in {folder.parent}; name another folder"
-            ]
+            [f"{arguments.directory} must not lie among the checkpoints in {folder.parent}; name another one"]
         )
     model = saved_config(folder, manifest).model
     tokenizer = _tokenizer(folder, manifest)

@@ -107,8 +107,8 @@ def _without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number in noted:
-        signal.raise_signal(number)
+    for received in noted:
+        signal.raise_signal(received)
 
 
 def _work(task: Task, units: Sequence[int], forced: Forced | None, counters: Any, sender: Connection) -> None:
