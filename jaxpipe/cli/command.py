@@ -24,12 +24,17 @@ asked for. All faults of a request are reported at once, with exit code 2.
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 
 from jaxpipe.cli.faults import RefusedError
 from jaxpipe.errors import InputError, StorageError
+
+_TERMINATED = 128 + signal.SIGTERM
 
 _SCHEDULE = (
     ("list", "the names of the schedules", "listing"),
@@ -71,6 +76,7 @@ _ALONE: tuple[tuple[str, str, str], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0, 2 for a request that cannot be answered, 1 for a full disk, 130 if interrupted.
 
+    SIGTERM ends it like Ctrl-C, with all that it cleans up, but by ``SystemExit`` with 143.
     Each ``verify`` and ``diff`` also end with 1 where something is damaged or different.
     """
     argv = sys.argv[1:] if argv is None else argv
@@ -79,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser(chosen=argv[:2]).parse_args(argv)
     name = " ".join(["jaxpipe", arguments.group, *filter(None, [getattr(arguments, "action", None)])])
     try:
-        code = arguments.run(arguments)
+        with _ending_on_sigterm(name):
+            code = arguments.run(arguments)
         sys.stdout.flush()
     except RefusedError as refused:
         print("\n".join(f"{name}: {fault}" for fault in refused.faults), file=sys.stderr)
@@ -106,6 +113,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}: interrupted", file=sys.stderr)
         return 130
     return code or 0
+
+
+@contextmanager
+def _ending_on_sigterm(name: str) -> Iterator[None]:
+    """SIGTERM raises ``SystemExit`` in here, if this is the main thread; a second one does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise SystemExit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except SystemExit as ending:
+        if ending.code == _TERMINATED:
+            _close_stdout()
+            print(f"{name}: terminated", file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _close_stdout() -> None:

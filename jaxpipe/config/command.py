@@ -60,17 +60,20 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(assemble(values), line.dry_run)
 
 
-def run_values(source: Source, line: CommandLine, *, file: str) -> tuple[dict[str, Any], list[Fault]]:
+def run_values(
+    source: Source, line: CommandLine, *, file: str, may_resume: bool = True
+) -> tuple[dict[str, Any], list[Fault]]:
     """The values of all keys, with the run's directory chosen; and all that is wrong.
 
-    ``source`` is all that was said: in ``file``, in the environment, on the command ``line``.
+    ``source`` is all that was said: in ``file``, in the environment, on the command ``line``. ``may_resume``
+    is whether whoever asks for a new run could ask for the old one instead.
     """
     values, found = _read(source, xla_flags=os.environ.get(VARIABLE, ""))
     found += [
         Fault(f"there is no place for {word!r}; give one YAML file, before the flags", "command line")
         for word in line.files[1:]
     ]
-    run_directory, fault = _choose_run_directory(values, file=file)
+    run_directory, fault = _choose_run_directory(values, file=file, may_resume=may_resume)
     if message := _moved_run_fault(values, file=file, flags=line.source):
         fault = Fault(message, file)
     if fault and not line.dry_run:
@@ -138,7 +141,7 @@ def _section_is_null(path: str, given: Collection[str]) -> bool:
     return section.optional and not any(other.startswith(section.path + ".") for other in given)
 
 
-def _choose_run_directory(values: dict[str, Any], *, file: str) -> tuple[str, Fault | None]:
+def _choose_run_directory(values: dict[str, Any], *, file: str, may_resume: bool) -> tuple[str, Fault | None]:
     """The run's directory, named after the YAML file and the time if nobody named it, and its fault."""
     resume = values.get("checkpoint.resume", False)
     directory = values.get("run.dir")
@@ -150,7 +153,7 @@ def _choose_run_directory(values: dict[str, Any], *, file: str) -> tuple[str, Fa
             return directory, Fault("checkpoint.resume needs the directory of a run; give run.dir")
     if has_several_processes(values):  # they start one after the other: process 0 looks, when all are there
         return directory, None
-    message = run_directory_fault(directory, resume=resume)
+    message = run_directory_fault(directory, resume=resume, may_resume=may_resume)
     return directory, Fault(message) if message else None
 
 

@@ -55,7 +55,7 @@ def parse_for_model(
     said = overlay([in_file, line.source])
     by_itself = () if tokenizer is None else (Assignment("data.tokenizer", Text(tokenizer), origin),)
     sources = [Source(by_itself), in_file, read_environment(os.environ), line.source, Source(tuple(given))]
-    values, found = run_values(overlay(sources), line, file=file)
+    values, found = run_values(overlay(sources), line, file=file, may_resume=False)
     found += _contradictions(said, model, origin)
     if any(flag.path == _RUN_DIRECTORY for flag in line.source.assignments):
         found.append(

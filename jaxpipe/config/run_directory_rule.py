@@ -5,21 +5,36 @@ import stat
 import tempfile
 from pathlib import Path
 
-RUN_FILES = ("config.yaml", "metrics.jsonl", "samples.jsonl", "checkpoints")
+_CHECKPOINTS = "checkpoints"
+RUN_FILES = ("config.yaml", "metrics.jsonl", "samples.jsonl", _CHECKPOINTS)
 """What a run writes, the first of them first; any one shows that a directory is taken."""
 
+IMPORTED = "imported.txt"
+"""What an import of weights writes first, and keeps."""
 
-def run_directory_fault(directory: str, *, resume: bool) -> str | None:
-    """A new run wants a directory without a run; one that resumes wants a run there."""
+
+def is_broken_off_import(path: Path) -> bool:
+    """Whether an import began here, and there is no run: it writes the configuration last.
+
+    What it left is nobody's, and a new run may take its place.
+    """
+    of_a_run = [name for name in RUN_FILES if name != _CHECKPOINTS]
+    return (path / IMPORTED).exists() and not any((path / name).exists() for name in of_a_run)
+
+
+def run_directory_fault(directory: str, *, resume: bool, may_resume: bool = True) -> str | None:
+    """A new run wants a directory without a run; one that resumes wants a run there.
+
+    Args:
+        may_resume: whether whoever asked for a new run could go on with the old one instead.
+    """
     path = Path(directory)
     if obstacle := _obstacle(path):
         return f"run.dir={directory!r} cannot be used: {obstacle}; name a directory that can be written"
     taken = next((name for name in RUN_FILES if (path / name).exists()), None)
-    if taken and not resume:
-        return (
-            f"run.dir={directory} already holds a run (it has {taken}); "
-            "name another directory, or give --checkpoint.resume to continue that run"
-        )
+    if taken and not resume and not is_broken_off_import(path):
+        other = ", or give --checkpoint.resume to continue that run" if may_resume else ""
+        return f"run.dir={directory} already holds a run (it has {taken}); name another directory{other}"
     if resume and not (path / RUN_FILES[0]).exists():
         return (
             f"run.dir={directory} holds no run to resume (it has no {RUN_FILES[0]}); "

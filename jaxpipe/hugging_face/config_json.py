@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.errors import InputError
+from jaxpipe.hugging_face.json_text import parse_json, short
 from jaxpipe.hugging_face.rope_json import NEW_FIELD, OLD_FIELDS, is_number, read_rope, write_rope
 from jaxpipe.models.llama_config import LlamaConfig
 
@@ -41,6 +42,7 @@ _DEFAULTS: Mapping[str, Any] = {
 """Of transformers' LlamaConfig. Two sizes may be null, one field is true or false, the others are numbers."""
 
 _SIZES = (*_NEEDED_SIZES, "num_key_value_heads", "head_dim", "max_position_embeddings")
+_LARGEST_SIZE = 2**31 - 1
 _NUMBERS = ("rms_norm_eps", "initializer_range")
 _SWITCH = "tie_word_embeddings"
 
@@ -98,7 +100,7 @@ def read_config(directory: Path) -> LlamaConfig:
     """
     path = directory / FILE_NAME
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        fields = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"{directory} must hold a {FILE_NAME}; name the folder of a model") from error
     except OSError as error:
@@ -161,28 +163,21 @@ def _value_faults(fields: Mapping[str, Any]) -> Iterator[str]:
         may_be_null = name in _DEFAULTS and _DEFAULTS[name] is None
         is_size = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if not is_size and not (value is None and may_be_null):
-            yield f"{name}={value!r} must be a whole number above 0"
+            yield f"{name}={short(repr(value))} must be a whole number above 0"
+        elif is_size and value > _LARGEST_SIZE:
+            yield f"{name}={short(repr(value))} is too large; it must be at most {_LARGEST_SIZE}"
     for name in _NUMBERS:
         if name in fields and not is_number(fields[name]):
-            yield f"{name}={fields[name]!r} must be a number"
+            yield f"{name}={short(repr(fields[name]))} must be a number"
     if not isinstance(fields.get(_SWITCH, False), bool):
         yield f"{_SWITCH}={fields[_SWITCH]!r} must be true or false"
     for name, allowed in _ALLOWED.items():
         if name in fields and fields[name] not in allowed:
-            yield f"{name}={_short(fields[name])} is not supported, only {json.dumps(allowed[0])}"
+            yield f"{name}={short(json.dumps(fields[name]))} is not supported, only {json.dumps(allowed[0])}"
 
 
 def _unknown_faults(fields: Mapping[str, Any]) -> Iterator[str]:
     known = {*_NEEDED_SIZES, *_DEFAULTS, *OLD_FIELDS, NEW_FIELD, *_ALLOWED, *_HARMLESS}
     for name, value in fields.items():
         if name not in known:
-            yield f"{name}={_short(value)} is not known, and may change the model"
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+            yield f"{name}={short(json.dumps(value))} is not known, and may change the model"

@@ -7,7 +7,7 @@ readers pass over them: ``rotary_emb.inv_freq`` of old Llamas, which follows fro
 model an ``lm_head.weight`` that is the embedding.
 """
 
-import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxpipe.errors import InputError
+from jaxpipe.hugging_face.json_text import parse_json, short
 from jaxpipe.hugging_face.tensor_file import DTYPES, Tensor, map_tensor, read_header
 from jaxpipe.hugging_face.tensor_names import EMBEDDING, HEAD, Leaf, tensor_shapes
 from jaxpipe.models.llama_config import LlamaConfig
@@ -24,7 +25,10 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _MAX_FAULTS = 20
-_COMPARED_ROWS = 4096
+_BLOCK_ROWS = 4096
+_LONGEST_NAME = 255
+"""Bytes; of a file, on all file systems."""
+
 _FOLLOWS_FROM_CONFIG = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
@@ -71,6 +75,14 @@ def read_part(weights: Weights, leaf: Leaf, index: tuple[slice, ...]) -> np.ndar
     return part
 
 
+def not_finite(weights: Weights, leaf: Leaf) -> Iterator[str]:
+    """The tensors of ``leaf`` that have values which are not finite."""
+    for layer in range(leaf.shape[0] if leaf.has_layers else 1):
+        tensor = map_tensor(weights.tensors[leaf.tensor_name(layer)])
+        if not all(np.isfinite(tensor[rows]).all() for rows in _blocks(len(tensor))):
+            yield leaf.tensor_name(layer)
+
+
 def _find_tensors(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
     """All tensors of the files, and what is wrong with the files."""
     single, index = directory / SINGLE, directory / INDEX
@@ -92,13 +104,14 @@ def _find_tensors(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
 def _find_in_shards(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
     path = directory / INDEX
     try:
-        file_of = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        file_of = parse_json(path.read_text(encoding="utf-8"))["weight_map"]
         names = sorted(set(file_of.values()))
-        is_plain = all(name == Path(name).name for name in names)
+        odd = [name for name in names if not _is_plain(name)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}, [f'{INDEX} must be JSON with a "weight_map" of tensors and files; copy it once more']
-    if not is_plain:
-        return {}, [f"{INDEX} must name files that lie beside it, without folders; it names {names}"]
+    if odd:
+        said = ", ".join(short(repr(name)) for name in odd[:3])
+        return {}, [f"{INDEX} must name files that lie beside it, without folders; it names {said}"]
     tensors: dict[str, Tensor] = {}
     faults = []
     for name in names:
@@ -114,6 +127,12 @@ def _find_in_shards(directory: Path) -> tuple[dict[str, Tensor], list[str]]:
         faults += _index_faults(name, set(found), {tensor for tensor in file_of if file_of[tensor] == name})
         tensors |= found
     return tensors, faults
+
+
+def _is_plain(name: str) -> bool:
+    """Whether this can be the name of a file in the same folder."""
+    is_one = name == Path(name).name and name not in ("", ".", "..") and "\0" not in name
+    return is_one and len(os.fsencode(name)) <= _LONGEST_NAME
 
 
 def _index_faults(name: str, found: set[str], named: set[str]) -> Iterator[str]:
@@ -145,13 +164,17 @@ def _head_faults(found: Mapping[str, Tensor]) -> Iterator[str]:
     embedding, head = (found[name] for name in (EMBEDDING, HEAD))
     if (embedding.dtype, embedding.shape) == (head.dtype, head.shape):
         one, other = (map_tensor(tensor) for tensor in (embedding, head))
-        blocks = (slice(row, row + _COMPARED_ROWS) for row in range(0, len(one), _COMPARED_ROWS))
-        if all(one[rows].tobytes() == other[rows].tobytes() for rows in blocks):
+        if all(one[rows].tobytes() == other[rows].tobytes() for rows in _blocks(len(one))):
             return
     yield (
         f"{HEAD} is not {EMBEDDING}, but config.json says tie_word_embeddings, which makes them one; "
         "correct tie_word_embeddings, or remove the tensor"
     )
+
+
+def _blocks(num_rows: int) -> Iterator[slice]:
+    """All rows, a few at a time."""
+    return (slice(row, row + _BLOCK_ROWS) for row in range(0, num_rows, _BLOCK_ROWS))
 
 
 def _some(names: list[str]) -> str:

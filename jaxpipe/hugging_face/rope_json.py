@@ -10,20 +10,24 @@ both: an old transformers passes over ``rope_parameters``, and a new one takes `
 the same, with the ``rope_theta`` beside it.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from jaxpipe.hugging_face.json_text import short
 from jaxpipe.models.llama_config import RopeScaling
 
 OLD_FIELDS = ("rope_theta", "rope_scaling")
 NEW_FIELD = "rope_parameters"
 
 _DEFAULT_THETA = 10000.0
+_LARGEST_LENGTH = 2**31 - 1
+_LENGTH = "original_max_position_embeddings"
 _TYPES = ("rope_type", "type")
 _NUMBERS = {
     "default": (),
     "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", _LENGTH),
 }
 """The fields of each type that is supported, which are all needed."""
 
@@ -52,7 +56,7 @@ def read_rope(fields: Mapping[str, Any]) -> tuple[Rope, list[str]]:
             thetas |= {f"{name}.rope_theta": said["rope_theta"]} if "rope_theta" in said else {}
             scalings[name] = _scaling(said)
     faults += [
-        f"{name}={theta!r} must be a number above 0"
+        f"{name}={short(repr(theta))} must be a number above 0"
         for name, theta in thetas.items()
         if not is_number(theta) or theta <= 0
     ]
@@ -74,13 +78,14 @@ def write_rope(theta: float, scaling: RopeScaling | None) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """What JSON calls a number, and no truth value."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """What JSON calls a number, if a float can hold it, and no truth value."""
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_one and abs(value) <= sys.float_info.max
 
 
 def _dict_faults(name: str, said: Any) -> Iterator[str]:
     if not isinstance(said, Mapping):
-        yield f"{name}={said!r} must be an object of fields"
+        yield f"{name}={short(repr(said))} must be an object of fields"
         return
     kind, *others = [said[key] for key in _TYPES if key in said] or ["default"]
     if any(other != kind for other in others):
@@ -92,7 +97,9 @@ def _dict_faults(name: str, said: Any) -> Iterator[str]:
     known = {*_TYPES, "rope_theta", "partial_rotary_factor", *_NUMBERS[kind]}
     for key in _NUMBERS[kind]:
         if not is_number(said.get(key)):
-            yield f"{name}.{key} must be a number for rope_type {kind!r}, found {said.get(key)!r}"
+            yield f"{name}.{key} must be a number for rope_type {kind!r}, found {short(repr(said.get(key)))}"
+        elif key == _LENGTH and not (said[key] == int(said[key]) and said[key] <= _LARGEST_LENGTH):
+            yield f"{name}.{key}={short(repr(said[key]))} must be a whole number of at most {_LARGEST_LENGTH}"
     for key in said:
         if key not in known:
             yield f"{name}.{key} is not known for rope_type {kind!r}, and may change the model"
@@ -111,7 +118,7 @@ def _scaling(said: Mapping[str, Any]) -> RopeScaling | None:
         factor=float(said["factor"]),
         low_freq_factor=float(said["low_freq_factor"]),
         high_freq_factor=float(said["high_freq_factor"]),
-        original_max_position_embeddings=int(said["original_max_position_embeddings"]),
+        original_max_position_embeddings=int(said[_LENGTH]),
     )
 
 

@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxpipe.errors import InputError
+from jaxpipe.hugging_face.json_text import parse_json
 
 DTYPES: Mapping[str, np.dtype] = {
     "F32": np.dtype(np.float32),
@@ -67,7 +68,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; correct that") from error
     start = _LENGTH_BYTES + length
     try:
-        header = json.loads(text)
+        header = parse_json(text)
         tensors = {name: _tensor(path, entry, start) for name, entry in header.items() if name != _METADATA}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(

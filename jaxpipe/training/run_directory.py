@@ -6,7 +6,8 @@
       config.yaml       the resolved config
       schedule.csv      the schedule, if it comes from a file
       metrics.jsonl     see metrics.py
-      imported.txt      whence the weights are, if the run did not begin with random ones
+      imported.txt      whence the weights are, if the run did not begin with random ones; without a
+                        config.yaml, what an import has left that was broken off
       samples.jsonl     a continuation of train.sample_prompt after each evaluation
       tokenizer/        the files of the tokenizer, if tokens are not bytes
       checkpoints/      see checkpoint/
@@ -19,12 +20,14 @@ killed one leaves nothing to clean up. The file stays; only its lock counts.
 
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from jaxpipe.config.run_directory_rule import IMPORTED, is_broken_off_import
 from jaxpipe.errors import InputError
 from jaxpipe.training.atomic_write import write_text_atomically
 
@@ -49,7 +52,7 @@ class RunDirectory:
 
     @property
     def imported(self) -> Path:
-        return self.path / "imported.txt"
+        return self.path / IMPORTED
 
     @property
     def samples(self) -> Path:
@@ -73,7 +76,8 @@ def run_directory(directory: Path | str) -> RunDirectory:
 def claim_run_directory(directory: Path | str, *, resume: bool) -> Iterator[RunDirectory]:
     """Hold ``directory`` for this process, for a new run or to resume the one it holds.
 
-    Nothing is written but the directory and its lock: a run begins with ``write_config``.
+    Nothing is written but the directory and its lock: a run begins with ``write_config``. What an import
+    has left that was broken off is removed.
 
     Raises:
         InputError: another process works there; a new run would overwrite one; there is none to resume.
@@ -88,12 +92,25 @@ def claim_run_directory(directory: Path | str, *, resume: bool) -> Iterator[RunD
     with file as lock:
         _lock(lock, run.path)
         _check(run, resume=resume)
+        if is_broken_off_import(run.path):
+            remove_import(run)
         yield run
 
 
 def write_config(run: RunDirectory, text: str) -> None:
     """Write ``config.yaml`` whole or not at all; from then on the directory holds a run."""
     write_text_atomically(run.config, text)
+
+
+def remove_import(run: RunDirectory) -> None:
+    """Remove what an import writes before ``config.yaml``; first written, last removed.
+
+    So as long as anything is there, it is known for what it is.
+    """
+    for folder in (run.checkpoints, run.tokenizer):
+        shutil.rmtree(folder, ignore_errors=True)
+    run.schedule.unlink(missing_ok=True)
+    run.imported.unlink(missing_ok=True)
 
 
 def _check(run: RunDirectory, *, resume: bool) -> None:
@@ -106,7 +123,7 @@ def _check(run: RunDirectory, *, resume: bool) -> None:
             f"run.dir={run.path} must hold the run to resume, but it has no config.yaml; "
             "start it without checkpoint.resume, or name the directory of the run"
         )
-    if held and not resume:
+    if held and not resume and not is_broken_off_import(run.path):
         raise InputError(
             f"run.dir={run.path} must hold no other run, but it has {', '.join(held)}; "
             "choose another directory, or continue that run with --checkpoint.resume"

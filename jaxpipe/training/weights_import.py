@@ -3,12 +3,11 @@
 The checkpoint is what a run would save before its first step: the position in the text, moments of zero, and
 the weights instead of random ones. They are read straight into the layout of checkpoints (state.py), by each
 process those of its own devices and no others: no host holds the model, nor all layers of one array unless
-one of its devices does. ``config.yaml`` is written last, so that a directory which has one has the weights,
-too.
+one of its devices does. ``imported.txt`` is written first and ``config.yaml`` last. So a directory that has
+the latter has the weights, too; and one that has the former alone is known as what a killed import has left.
 """
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -17,10 +16,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxpipe.checkpoint.checkpoints import open_checkpoints
+from jaxpipe.checkpoint.restoring import some_of
 from jaxpipe.checkpoint.template import named_leaves
 from jaxpipe.config import Config, DistributedConfig, flatten, to_yaml
 from jaxpipe.errors import InputError, NotFiniteError
-from jaxpipe.hugging_face.reader import Weights, read_part
+from jaxpipe.hugging_face.reader import Weights, not_finite, read_part
 from jaxpipe.hugging_face.tensor_names import leaves_of
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.pipeline import Tree
@@ -31,7 +31,13 @@ from jaxpipe.training.own_schedule import with_own_schedule, write_own_schedule
 from jaxpipe.training.preparation import Prepared, prepare
 from jaxpipe.training.processes import is_first, joined, same_in_all, wait_for_all
 from jaxpipe.training.resume import checkpoint_info
-from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
+from jaxpipe.training.run_directory import (
+    RunDirectory,
+    claim_run_directory,
+    remove_import,
+    run_directory,
+    write_config,
+)
 from jaxpipe.training.run_tokenizer import keep_tokenizer
 from jaxpipe.training.state import canonical_template
 
@@ -92,28 +98,34 @@ def _write_run(
     directory: RunDirectory,
     advance: Callable[[int], None],
 ) -> None:
-    """Checkpoint 0, then the configuration; if that fails, neither."""
+    """Whence the weights are, checkpoint 0, then the configuration; if that fails, nothing."""
     plan, mesh, config = prepared.plan, prepared.mesh, with_own_schedule(config)
     tokenizer = prepared.corpus.tokenizer
     like = canonical_template(plan.init_params, plan.optimizer, layout=plan.program.layout, mesh=mesh)
     try:
+        if is_first():
+            write_text_atomically(directory.imported, f"{weights.directory.resolve()}\n")
+            write_own_schedule(config, directory, plan.schedule)
+            keep_tokenizer(directory, tokenizer)
         with open_checkpoints(directory.checkpoints, keep=config.checkpoint.keep) as checkpoints:
             state = canonical_state(config.model, weights, like, advance=advance)
             info = checkpoint_info(config, prepared.batches, Start(is_saved=True), tokenizer=tokenizer)
             checkpoints.save(0, state, info)
         if is_first():
-            write_own_schedule(config, directory, plan.schedule)
-            keep_tokenizer(directory, tokenizer)
-            write_text_atomically(directory.imported, f"{weights.directory.resolve()}\n")
             write_config(directory, to_yaml(config))
     except BaseException as error:
         if is_first():
-            shutil.rmtree(directory.checkpoints, ignore_errors=True)
-            shutil.rmtree(directory.tokenizer, ignore_errors=True)
-            directory.imported.unlink(missing_ok=True)
+            remove_import(directory)
         if isinstance(error, NotFiniteError):
-            raise InputError(f"the weights of {weights.directory} must be finite, but {error}") from error
+            raise InputError(_not_finite_words(weights, config.model, str(error))) from error
         raise
+
+
+def _not_finite_words(weights: Weights, model: LlamaConfig, said: str) -> str:
+    """``said`` names leaves; the tensors that are to blame are found in the files once more."""
+    leaves = [leaf for leaf in leaves_of(model) if _PARAMS + leaf.name in said]
+    names = [name for leaf in leaves for name in not_finite(weights, leaf)]
+    return f"the weights of {weights.directory} must be finite, but {said}; that is in {some_of(names)}"
 
 
 def _zeros(template: jax.ShapeDtypeStruct) -> jax.Array:

@@ -83,7 +83,10 @@ def test_a_full_disk_is_one_sentence_and_ends_with_1_and_the_command_goes_on_fro
     assert subprocess.run(command, capture_output=True).returncode == 0
 
 
-def test_ctrl_c_ends_with_130_leaves_no_worker_and_the_same_command_goes_on(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_ends_it_leaves_no_worker_and_the_same_command_goes_on(tmp_path, number, code, word):
     source = texts(tmp_path / "in", count=3000)
     out = tmp_path / "out"
     command = [sys.executable, "-m", "jaxpipe", "data", "prepare", source, "-o", str(out)]
@@ -92,10 +95,13 @@ def test_ctrl_c_ends_with_130_leaves_no_worker_and_the_same_command_goes_on(tmp_
     while len(list(out.glob("shards/*.json"))) < 2:
         assert process.poll() is None, "it was to be interrupted before its end"
         time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of its processes
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does: to all of its processes
+    else:
+        process.send_signal(number)
     _, said = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert said == "jaxpipe data prepare: interrupted\n"
+    assert process.returncode == code
+    assert said == f"jaxpipe data prepare: {word}\n"
     wait_until_gone(process.pid)
     assert subprocess.run(command, capture_output=True).returncode == 0
     assert main(["data", "verify", str(out)]) == 0

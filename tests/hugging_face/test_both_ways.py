@@ -1,8 +1,11 @@
 """From transformers into a run and back: the same logits, the same bits."""
 
 import json
+import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,25 +98,67 @@ def test_an_old_config_gives_the_logits_of_the_new_one(tmp_path: Path, text: str
     np.testing.assert_array_equal(logits_of(tmp_path / "new", tokens), logits_of(tmp_path / "old", tokens))
 
 
-def test_llama_3_scaling_holds_beyond_position_3000(tmp_path: Path, text: str) -> None:
-    """Without it the logits there are others by far: the test would see it.
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_llama_3_scaling_holds_beyond_position_3000(tmp_path: Path, text: str, is_tied: bool) -> None:
+    """Without it the logits there are 1e-3 away: the test would see it.
 
-    transformers has its angles in fp32, wrong by up to 2e-4 at these positions; hence small weights.
+    With weights as large as transformers begins with; see the next test for larger ones.
     """
-    small = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
-    model = save_llama(tmp_path / "hf", rope_parameters=LLAMA_3, tie_word_embeddings=True, **small)
+    changes = {"initializer_range": 0.02, "num_hidden_layers": 6, "tie_word_embeddings": is_tied}
+    model = save_llama(tmp_path / "hf", rope_parameters=LLAMA_3, **changes)
     assert import_run(tmp_path / "hf", tmp_path / "run", text) == 0
     tokens = random_tokens(3100)
     with torch.no_grad():
         theirs = model.eval()(torch.from_numpy(tokens).long()).logits[:, 3000:].numpy()
     assert np.abs(logits_of(tmp_path / "run", tokens)[:, 3000:] - theirs).max() < 1e-4
-    path = tmp_path / "hf" / "config.json"
-    fields = json.loads(path.read_text())
-    path.write_text(
-        json.dumps(fields | {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}})
-    )
-    assert import_run(tmp_path / "hf", tmp_path / "plain", text) == 0
-    assert np.abs(logits_of(tmp_path / "plain", tokens)[:, 3000:] - theirs).max() > 1e-2
+
+
+LLAMA_3_CONTEXT = (512, 1.0, 4.0)
+LINEAR = CASES["linear"]["rope_parameters"]
+DEFAULT = {"rope_type": "default", "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize("rope", [LLAMA_3, LINEAR, DEFAULT], ids=["llama3", "linear", "default"])
+def test_logits_beyond_position_3000_are_those_of_exact_angles(tmp_path: Path, text: str, rope) -> None:
+    """With weights so large that the fp32 angles of transformers make more than 1e-4, the rest 3e-5.
+
+    So its model runs in fp64, with angles that are computed here.
+    """
+    changes = {"initializer_range": 0.35, "num_hidden_layers": 2}
+    model = save_llama(tmp_path / "hf", rope_parameters=rope, **changes)
+    assert import_run(tmp_path / "hf", tmp_path / "run", text) == 0
+    tokens = random_tokens(3200)
+    ours = logits_of(tmp_path / "run", tokens)[:, 3000:]
+    with torch.no_grad():
+        rounded = model.eval()(torch.from_numpy(tokens).long()).logits[:, 3000:].numpy()
+        model = model.double()
+        model.model.rotary_emb.forward = exact_rotary(rope, head_dim=10)
+        exact = model(torch.from_numpy(tokens).long()).logits[:, 3000:].numpy()
+    assert np.abs(exact).max() > 7
+    assert np.abs(ours - exact).max() < 1e-4
+    assert np.abs(rounded - exact).max() > 2 * np.abs(ours - exact).max()
+
+
+def exact_rotary(rope: dict[str, Any], *, head_dim: int) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """cos and sin of fp64 angles, instead of transformers' own."""
+    frequencies = []
+    for pair in range(head_dim // 2):
+        frequency = rope["rope_theta"] ** (-2 * pair / head_dim)
+        if rope["rope_type"] == "linear":
+            frequency /= rope["factor"]
+        if rope["rope_type"] == "llama3":
+            length, low, high = LLAMA_3_CONTEXT
+            turns = length * frequency / (2 * math.pi)
+            share = min(max((turns - low) / (high - low), 0), 1)
+            frequency *= share + (1 - share) / rope["factor"]
+        frequencies.append(frequency)
+    frequencies = torch.tensor(frequencies * 2, dtype=torch.float64)
+
+    def forward(x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = position_ids[..., None].double() * frequencies
+        return angles.cos(), angles.sin()
+
+    return forward
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

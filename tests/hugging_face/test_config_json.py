@@ -40,6 +40,9 @@ LLAMA_3_2_1B = LlamaConfig(
     tie_word_embeddings=True,
 )
 
+DEEP = OLD.replace("false", "[" * 900 + "]" * 900, 1)
+"""Which Python still reads, but could not print."""
+
 SCALINGS = [
     None,
     RopeScaling(rope_type="linear", factor=4.0),
@@ -145,6 +148,14 @@ UNSUPPORTED = [
     ({"hidden_size": True}, "hidden_size=True must be a whole number"),
     ({"vocab_size": 32000.0}, "vocab_size=32000.0 must be a whole number"),
     ({"rms_norm_eps": "1e-5"}, "rms_norm_eps='1e-5' must be a number"),
+    ({"rms_norm_eps": 10**400}, "rms_norm_eps=1000"),
+    ({"rope_theta": 10**400}, "rope_theta=1000"),
+    ({"vocab_size": 10**30}, "is too large; it must be at most 2147483647"),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 10**400}}, "rope_scaling.factor must be a number"),
+    (
+        {"rope_scaling": json.loads(OLD)["rope_scaling"] | {"original_max_position_embeddings": 512.5}},
+        "rope_scaling.original_max_position_embeddings=512.5 must be a whole number",
+    ),
     ({"tie_word_embeddings": None}, "tie_word_embeddings=None must be true or false"),
 ]
 
@@ -186,7 +197,7 @@ def test_schemas_that_contradict_each_other_are_refused(tmp_path: Path, new, wor
     assert re.search(words, refusal(tmp_path, fields | {NEW_FIELD: said}))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"rope_theta": NaN}', "\xff"])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"rope_theta": NaN}', "\xff", "[" * 10**5, DEEP])
 def test_what_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
     assert str(tmp_path / "config.json") in refusal(tmp_path, text)
 

@@ -1,7 +1,9 @@
 """``jaxpipe import-hf``, ``export-hf`` and ``compare-hf``: what they refuse, and what they leave behind."""
 
 import os
+import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -63,7 +65,97 @@ def test_what_is_wrong_with_the_run_is_told_at_once_and_nothing_is_made(hf, tmp_
 def test_a_directory_that_has_a_run_is_refused(hf, tmp_path, text, capsys) -> None:
     assert import_run(hf, tmp_path / "run", text) == 0
     assert import_run(hf, tmp_path / "run", text) == 2
-    assert "already holds a run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "already holds a run (it has config.yaml); name another directory\n" in said
+    assert "resume" not in said  # an import cannot
+
+
+def test_the_command_to_go_on_can_be_pasted(hf, tmp_path, text, capsys) -> None:
+    run = tmp_path / "my $run's"
+    assert import_run(hf, run, text) == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    assert shlex.split(line) == ["python", "train.py", f"{run}/config.yaml", "--checkpoint.resume"]
+
+
+@pytest.mark.parametrize("place", ["", "run", "checkpoints/0", ".."])
+def test_a_run_and_the_folder_of_its_model_lie_apart(hf, text, capsys, place: str) -> None:
+    before = sorted(hf.parent.rglob("*"))
+    assert import_run(hf, hf / place, text) == 2
+    assert "must lie apart from" in capsys.readouterr().err
+    assert sorted(hf.parent.rglob("*")) == before
+
+
+KILLED = """
+import os, sys
+from jaxpipe.cli import main
+from jaxpipe.training import weights_import
+
+def kill(*_):
+    os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+
+weights_import.write_config = kill
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def end_import(signal_number: int, hf: Path, run: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """An import that gets the signal when only its configuration is not written yet."""
+    return subprocess.run(
+        [sys.executable, "-c", KILLED, "import-hf", str(hf), str(run), "--mesh.pp", "1", "--data.path", text],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"SIGNAL": str(int(signal_number))},
+    )
+
+
+def test_what_a_killed_import_has_left_is_replaced_by_a_new_one(hf, tmp_path, text) -> None:
+    run = tmp_path / "run"
+    assert end_import(signal.SIGKILL, hf, run, text).returncode == -signal.SIGKILL
+    assert sorted(path.name for path in run.iterdir()) == [".lock", "checkpoints", "imported.txt"]
+    (run / "tokenizer").mkdir()  # whatever else it writes before its end
+    (run / "schedule.csv").write_text("")
+    (run / "checkpoints" / "0" / "manifest.json").write_text("{")
+    assert import_run(hf, run, text) == 0
+    there = {path.name for path in run.iterdir()}
+    assert there == {".lock", "checkpoints", "config.yaml", "imported.txt"}
+    assert params_of(run)
+
+
+def test_sigterm_ends_an_import_with_143_and_leaves_nothing(hf, tmp_path, text) -> None:
+    done = end_import(signal.SIGTERM, hf, tmp_path / "run", text)
+    assert (done.returncode, done.stderr) == (143, "jaxpipe import-hf: terminated\n")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+TERMINATED = """
+import os, signal, sys
+from jaxpipe.cli import main
+from jaxpipe.cli.hugging_face import export_hf
+
+def terminate(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+export_hf.write_part = terminate
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_sigterm_ends_an_export_with_143_and_leaves_nothing(saved, tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED, "export-hf", str(saved), str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (143, "jaxpipe export-hf: terminated\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["checkpoints/1", "checkpoints/0/hf", "checkpoints/hf"])
+def test_an_export_writes_nothing_among_the_checkpoints(saved, capsys, place: str) -> None:
+    assert main(["export-hf", str(saved), str(saved / place)]) == 2
+    assert "must not lie among the checkpoints" in capsys.readouterr().err
+    assert [path.name for path in (saved / "checkpoints").iterdir()] == ["0"]
 
 
 def test_weights_that_do_not_fit_are_refused_before_jax_is_loaded(hf, tmp_path, text) -> None:
@@ -97,7 +189,9 @@ def test_a_weight_that_is_not_finite_is_named_and_leaves_no_run(tmp_path, text, 
     folder = save_single(tmp_path / "hf", tensors)
     write_config(folder)
     assert import_run(folder, tmp_path / "run", text) == 2
-    assert "params.layers.kernels.mlp.gate_up.up_proj" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "params.layers.kernels.mlp.gate_up.up_proj" in said
+    assert said.endswith("that is in model.layers.1.mlp.up_proj.weight\n")
     save_single(tmp_path / "hf", make_tensors())
     assert import_run(folder, tmp_path / "run", text) == 0
 
@@ -128,6 +222,7 @@ def test_a_schedule_from_a_file_becomes_the_runs_own(hf, tmp_path, text) -> None
     [
         (["--dtype", "int8"], "--dtype 'int8' must be one of float32, float16, bfloat16"),
         (["--max-shard-size", "big"], "--max-shard-size 'big' must be a size"),
+        (["--max-shard-size", "9" * 400], "--max-shard-size '9999"),
         (["--max-shard-size", "0GB"], "--max-shard-size '0GB' must be a size"),
     ],
 )
@@ -170,13 +265,20 @@ def test_a_comparison_ends_with_1_above_the_tolerance(saved, capsys) -> None:
     out = capsys.readouterr().out
     assert "largest difference of logits" in out
     assert "8 of 8" in out
+    assert "more than" not in out
     assert main(["compare-hf", hf, str(saved), "--tolerance", "0"]) == 1
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("they differ by more than the tolerance, ")
+    assert "RoPE" not in said
+    assert main(["compare-hf", hf, str(saved), "--tolerance", "0", "--sequence-length", "600"]) == 1
+    assert "rounding of RoPE" in capsys.readouterr().out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--sequence-length", "0", "--seed", "x", "--tolerance", "nan"], ["0", "'x'", "'nan'"]),
+        (["--sequence-length", "9" * 5000], ["--sequence-length '999"]),
         (["--sequence-length", "2049"], ["must be at most max_position_embeddings=2048"]),
     ],
 )

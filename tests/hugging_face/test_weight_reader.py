@@ -129,8 +129,20 @@ def test_an_index_that_says_something_else_than_the_files_is_refused(tmp_path: P
     index["weight_map"][Q] = "../else.safetensors"
     path.write_text(json.dumps(index))
     assert "without folders" in refusal(folder)
-    path.write_text("{}")
-    assert "weight_map" in refusal(folder)
+    for name in ("", ".", "..", "x" * 5000, "a\0b"):
+        index["weight_map"][Q] = name
+        path.write_text(json.dumps(index))
+        assert "without folders" in refusal(folder), name
+    for text in ("{}", "[" * 10**5):
+        path.write_text(text)
+        assert "weight_map" in refusal(folder)
+
+
+def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    folder = save_single(tmp_path / "hf", make_tensors())
+    header = b"[" * 10**5
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    assert "its header cannot be read" in refusal(folder)
 
 
 def test_a_folder_with_both_forms_or_none_is_refused(tmp_path: Path) -> None:

@@ -46,6 +46,24 @@ def test_a_new_run_gets_its_directory_and_paths(tmp_path: Path):
     assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.yaml"]
 
 
+def test_what_an_import_left_that_was_broken_off_gives_way_to_a_new_run(tmp_path: Path):
+    for name in ("checkpoints/0", "tokenizer"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "imported.txt").write_text("hf")
+    claim_and_release(tmp_path, resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("held", ["config.yaml", "metrics.jsonl", "samples.jsonl"])
+def test_an_imported_run_that_has_begun_is_never_taken_for_a_broken_off_import(tmp_path: Path, held: str):
+    (tmp_path / "checkpoints" / "0").mkdir(parents=True)
+    for name in ("imported.txt", held):
+        (tmp_path / name).write_text("")
+    with pytest.raises(InputError, match="must hold no other run"):
+        claim_and_release(tmp_path, resume=False)
+    assert (tmp_path / "checkpoints" / "0").exists()
+
+
 def test_of_runs_started_at_once_one_gets_the_directory(tmp_path: Path):
     runs = [start(tmp_path / "x", "new", owner) for owner in range(4)]
     answers = [run.stdout.readline().split()[0] for run in runs]

@@ -27,7 +27,8 @@ from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.training.run_tokenizer import saved_tokenizer
 from jaxpipe.units import format_bytes
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) *([KMG]?)B?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) *([KMG]?)B?", re.IGNORECASE)
+_LONGEST = 60
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -49,12 +50,18 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dtype not in DTYPE_NAMES:
         faults.append(f"--dtype {arguments.dtype!r} must be one of {', '.join(DTYPE_NAMES)}")
     if largest < 1:
-        faults.append(f"--max-shard-size {arguments.max_shard_size!r} must be a size, such as 5GB or 500MB")
+        faults.append(
+            f"--max-shard-size {arguments.max_shard_size[:_LONGEST]!r} must be a size, such as 5GB or 500MB"
+        )
     if not arguments.directory or "\0" in arguments.directory:
         faults.append(f"{arguments.directory!r} must be the name of a folder; name one")
     refuse_if_any(faults)
     refuse_taken(Path(arguments.directory))
     folder, manifest = find_whole(arguments.run_directory)
+    if Path(arguments.directory).resolve().is_relative_to(folder.parent):
+        raise RefusedError(
+            [f"{arguments.directory} must not lie among the checkpoints in {folder.parent}; name another one"]
+        )
     model = saved_config(folder, manifest).model
     tokenizer = _tokenizer(folder, manifest)
     try:

@@ -11,6 +11,7 @@ per device.
 """
 
 import argparse
+import shlex
 from pathlib import Path
 
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int | None:
     if not arguments.directory or "\0" in arguments.directory:
         raise RefusedError([f"{arguments.directory!r} must be the name of a folder; name one"])
     directory = Path(arguments.directory)
+    refuse_if_any(_place_faults(directory, arguments.run_directory))
     command, faults = parse_for_model(
         arguments.configuration,
         read_config(directory),
@@ -71,6 +73,18 @@ def run(arguments: argparse.Namespace) -> int | None:
     if tells:
         print(
             f"{config.run.dir}: checkpoint 0 with {total} parameters; go on with\n"
-            f"  python train.py {config.run.dir}/config.yaml --checkpoint.resume"
+            f"  python train.py {shlex.quote(f'{config.run.dir}/config.yaml')} --checkpoint.resume"
         )
     return None
+
+
+def _place_faults(directory: Path, run_directory: str) -> list[str]:
+    """The folder of the model stays as it is, and what a run's directory holds may be removed."""
+    if not run_directory or "\0" in run_directory:
+        return [f"{run_directory!r} must be the name of a folder; name one"]
+    model, run = directory.resolve(), Path(run_directory).resolve()
+    if model in (run, *run.parents) or run in model.parents:
+        return [
+            f"{run_directory} must lie apart from {directory}, neither inside the other; name another one"
+        ]
+    return []

@@ -1,7 +1,8 @@
 """Processes that make shards, each one unit at a time: as many as there are cores, and nothing left of them.
 
 They are spawned, so they share nothing but three counters, and each loads the tokenizer once. Ctrl-C is for
-the parent alone, which ends them; when the parent is gone, however it ended, they end by themselves.
+the parent alone, which ends them, as it does when SIGTERM ends it; when the parent is gone, however it ended,
+they end by themselves.
 """
 
 import multiprocessing
@@ -91,21 +92,23 @@ def _check(process: Any, receiver: Connection) -> None:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Ctrl-C is raised afterwards, and is nothing to a process that is started here.
+    """Ctrl-C and SIGTERM come afterwards, and Ctrl-C is nothing to a process that is started here.
 
     A process inherits which signals are blocked before it runs any code of its own. Blocking them in this
     thread alone keeps no other thread of NumPy's from getting them, so here they are only noted.
     """
     noted: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, frame: noted.append(number)) for number in numbers}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, handler)
-    if noted:
-        raise KeyboardInterrupt
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for received in noted:
+        signal.raise_signal(received)
 
 
 def _work(task: Task, units: Sequence[int], forced: Forced | None, counters: Any, sender: Connection) -> None:
