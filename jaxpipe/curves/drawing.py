@@ -141,7 +141,7 @@ def _draw_panel(axes: "Axes", panel: _Panel, runs: Sequence[RunCurves], smooth: 
         axes.text(0.5, 0.5, said, transform=axes.transAxes, ha="center", color="#545b66")
     elif panel.may_be_log and min(values) > _LOWEST_OF_LOG and max(values) / min(values) > _LOG_FROM:
         axes.set_yscale("log")
-    elif panel.starts_at_zero and 0 <= min(values) and max(values) > 0:
+    elif panel.starts_at_zero and min(values) >= 0 and max(values) > 0:
         axes.set_ylim(0, _HEADROOM * max(values))
     if panel is _MFU:
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))

@@ -39,8 +39,8 @@ def parse_records(text: str, path: Path) -> Iterator[Record]:
             yield record
         elif number < len(lines):
             raise InputError(
-                f"each line of {path} must be a JSON object whose step is a whole number below 2^63, and whose "
-                f"other numbers fit a float, but line {number} is {line[:40]!r}; repair or remove that line"
+                f"each line of {path} must be a JSON object whose step is a whole number below 2^63 and "
+                f"whose numbers fit a float, but line {number} is {line[:40]!r}; repair or remove that line"
             )
 
 

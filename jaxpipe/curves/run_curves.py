@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from jaxpipe.curves.records import Record, numbers_of
 
-
 _HIGHEST = 1e100
 """A picture cannot show more: the arithmetic of its axes would overflow. No fp32 comes close."""
 _UNIT = 2**1074
