@@ -16,7 +16,7 @@ OURS = {
     "lowering": {"schedules", "lowering"},
     "pipeline": {"schedules", "lowering", "pipeline", "errors"},
     "models": {"schedules", "lowering", "pipeline", "models", "errors"},
-    "data": {"data", "errors"},
+    "data": {"data", "errors", "units"},
     "checkpoint": {"checkpoint", "errors", "units"},
     "pictures": {"schedules", "pictures"},
     "hugging_face": {"models", "data", "hugging_face", "errors", "units"},

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -57,19 +58,29 @@ def test_the_recipes_show_what_a_dry_run_prints() -> None:
     assert recipes_page.with_figures(page) == page, "out of date: make docs"
 
 
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    """Of links that lead nowhere, among others; pages outside docs/ that are linked to are part of it."""
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--quiet",
-        "--site-dir",
-        str(tmp_path / "site"),
-    ]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning: of links that lead nowhere, among others."""
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
-    assert "configs/llama3_1b.yaml.txt" in (tmp_path / "site" / "recipes" / "index.html").read_text()
-    assert (tmp_path / "site" / "files" / "configs" / "llama3_1b.yaml.txt").exists()
+    return folder
+
+
+def test_the_site_has_what_pages_link_to_outside_docs(site: Path) -> None:
+    assert "configs/llama3_1b.yaml.txt" in (site / "recipes.html").read_text()
+    assert (site / "files" / "configs" / "llama3_1b.yaml.txt").exists()
+
+
+def test_every_link_of_the_site_leads_to_a_file_so_that_it_works_from_the_disk(site: Path) -> None:
+    pages = set(site.glob("*.html")) - {site / "404.html"}  # which only a server shows
+    assert len(pages) == len(list((ROOT / "docs").glob("*.md")))
+    for page in pages:
+        links = re.findall(r"""<[^>]* (?:href|src)=["']?([^"'\s>]+)""", page.read_text(encoding="utf-8"))
+        paths = [
+            link.path for link in map(urlsplit, links) if not link.scheme and not link.netloc and link.path
+        ]
+        assert any(path.endswith(".html") for path in paths)
+        for path in paths:
+            assert (page.parent / unquote(path)).is_file(), f"{page.name} links to {path}"

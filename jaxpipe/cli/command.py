@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser(chosen=argv[:2]).parse_args(argv)
     name = " ".join(["jaxpipe", arguments.group, *filter(None, [getattr(arguments, "action", None)])])
     try:
-        with _ending_on_sigterm(name):
+        with _ending_on_signals(name):
             code = arguments.run(arguments)
         sys.stdout.flush()
     except RefusedError as refused:
@@ -116,8 +116,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _ending_on_sigterm(name: str) -> Iterator[None]:
-    """SIGTERM raises ``SystemExit`` in here, if this is the main thread; a second one does nothing."""
+def _ending_on_signals(name: str) -> Iterator[None]:
+    """SIGINT raises ``KeyboardInterrupt`` in here, SIGTERM ``SystemExit``, if this is the main thread.
+
+    So commands tidy up. A second SIGTERM does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -126,7 +129,8 @@ def _ending_on_sigterm(name: str) -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise SystemExit(_TERMINATED)
 
-    before = signal.signal(signal.SIGTERM, end)
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     except SystemExit as ending:
@@ -135,7 +139,8 @@ def _ending_on_sigterm(name: str) -> Iterator[None]:
             print(f"{name}: terminated", file=sys.stderr)
         raise
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _close_stdout() -> None:

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--smooth",
         default="1",
         metavar="N",
-        help="draw the mean of each N logged steps, with the single ones behind it (default 1)",
+        help="draw means of N logged steps, of fewer at both ends, with the single ones behind (default 1)",
     )
 
 
@@ -100,7 +100,7 @@ def _read_runs(files: dict[Path, str]) -> list[RunCurves]:
             continue
         if not curves:
             faults.append(f"{path} holds no number yet; wait until the run has logged a step")
-        runs.append(RunCurves(name, curves))
+        runs.append(RunCurves(_printable(name), curves))
     refuse_if_any(faults)
     return runs
 
@@ -113,6 +113,11 @@ def _names(directories: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [str(directory) for directory in directories]
+
+
+def _printable(name: str) -> str:
+    """A name of one line, whatever bytes are in that of the directory."""
+    return "".join(letter if letter.isprintable() else " " for letter in name)
 
 
 def _draw(runs: Sequence[RunCurves], output: Path, *, image_format: str, smooth: int) -> None:

@@ -4,8 +4,10 @@ The loss has the upper row for itself. Below it stand learning rate, gradient no
 where it is known. Steps at which a value was not finite are crosses at the upper edge of its panel.
 
 Nothing of matplotlib's global state is used: no pyplot, and its settings only while the picture is made.
+A letter of a name that its font lacks is a box, without a word of warning.
 """
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +29,9 @@ _FEW = 40
 """Points that are few enough to be shown one by one."""
 _LOG_FROM = 50.0
 """From this ratio of the highest to the lowest value on, a norm has a logarithmic axis."""
+_LOWEST_OF_LOG = 1e-100
+_HEADROOM = 1.08
+"""Of an axis that starts at 0, to its highest value."""
 
 _RING: dict[str, Any] = {
     "marker": "o",
@@ -103,7 +108,9 @@ def draw(runs: Sequence[RunCurves], path: Path, *, image_format: str, smooth: in
                 _draw_panel(figure.add_subplot(grid[row, column]), panel, runs, smooth)
         _name_runs(figure, runs)
         metadata = {"Date": None} if image_format == "svg" else None
-        figure.savefig(path, format=image_format, dpi=140, metadata=metadata)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
+            figure.savefig(path, format=image_format, dpi=140, metadata=metadata)
 
 
 def _draw_panel(axes: "Axes", panel: _Panel, runs: Sequence[RunCurves], smooth: int) -> None:
@@ -130,11 +137,12 @@ def _draw_panel(axes: "Axes", panel: _Panel, runs: Sequence[RunCurves], smooth: 
     values = [value for curve in curves for value in curve.values]
     if not values:
         axes.set_yticks([])
-        axes.text(0.5, 0.5, "no value yet", transform=axes.transAxes, ha="center", color="#545b66")
-    elif panel.may_be_log and min(values) > 0 and max(values) / min(values) > _LOG_FROM:
+        said = "no finite value" if steps else "no value yet"
+        axes.text(0.5, 0.5, said, transform=axes.transAxes, ha="center", color="#545b66")
+    elif panel.may_be_log and min(values) > _LOWEST_OF_LOG and max(values) / min(values) > _LOG_FROM:
         axes.set_yscale("log")
-    elif panel.starts_at_zero:
-        axes.set_ylim(bottom=0)
+    elif panel.starts_at_zero and min(values) >= 0 and max(values) > 0:
+        axes.set_ylim(0, _HEADROOM * max(values))
     if panel is _MFU:
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     elif panel.unit.startswith("tokens") and values:

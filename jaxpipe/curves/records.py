@@ -5,6 +5,7 @@ there. Any other line that is no record is refused.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 from jaxpipe.errors import InputError
 
 Record = Mapping[str, Any]
-"""One line: a ``step``, and what is told of it."""
+"""One line: a ``step``, which is an int, and what is told of it; every number fits a float."""
 
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+_LAST_STEP = 2**63 - 1
+"""TensorBoard's steps are int64."""
 
 
 def read_records(path: Path) -> list[Record]:
@@ -36,8 +39,8 @@ def parse_records(text: str, path: Path) -> Iterator[Record]:
             yield record
         elif number < len(lines):
             raise InputError(
-                f"each line of {path} must be a JSON object with a step, but line {number} is {line[:40]!r}; "
-                "repair or remove that line"
+                f"each line of {path} must be a JSON object whose step is a whole number below 2^63 and "
+                f"whose numbers fit a float, but line {number} is {line[:40]!r}; repair or remove that line"
             )
 
 
@@ -58,6 +61,15 @@ def _record(line: str) -> Record | None:
     """The object of ``line``; None for one that is torn or something else."""
     try:
         record = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON; a number of thousands of digits; thousands of brackets
         return None
-    return record if isinstance(record, dict) and _is_plain_number(record.get("step")) else None
+    is_one = isinstance(record, dict) and _is_step(record.get("step")) and all(map(_fits, record.values()))
+    return record if is_one else None
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LAST_STEP
+
+
+def _fits(value: Any) -> bool:
+    return not isinstance(value, int) or abs(value) <= sys.float_info.max

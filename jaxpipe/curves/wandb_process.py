@@ -10,7 +10,7 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 _ERROR = re.compile(r"^[\w.]*(?:Error|Exception): .+", flags=re.MULTILINE)
 _PATIENCE = 10.0
-"""Seconds that a run waits at its end for what is left to be sent."""
+"""Seconds that a run waits at its end for what is left to be sent; after a signal its time is limited."""
 
 
 @dataclass
@@ -31,8 +31,12 @@ class WandbProcess:
 
 
 @contextmanager
-def open_wandb(metrics: Path, *, project: str, config: Mapping[str, Any]) -> Iterator[WandbProcess]:
+def open_wandb(
+    metrics: Path, *, project: str, config: Mapping[str, Any], is_stopped: Callable[[], bool]
+) -> Iterator[WandbProcess]:
     """Start it; at the end leave it to itself when all has been sent, or after some seconds.
+
+    is_stopped: whether the run ends because of a signal; then it is left to itself at once.
 
     Raises:
         OSError: it cannot be started, or its files cannot be written.
@@ -58,7 +62,7 @@ def open_wandb(metrics: Path, *, project: str, config: Mapping[str, Any]) -> Ite
     finally:
         process.stdin.close()
         with suppress(subprocess.TimeoutExpired):  # ``find_fault`` tells that, too
-            process.wait(timeout=_PATIENCE)
+            process.wait(timeout=0 if is_stopped() else _PATIENCE)
 
 
 def find_fault(sender: WandbProcess, *, is_over: bool = False) -> str | None:

@@ -4,7 +4,7 @@ All get the same records. The file is first: the others are made whole from it w
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TextIO
 
@@ -30,9 +30,16 @@ class Curves(NamedTuple):
 
 @contextmanager
 def open_curves(
-    config: Config, directory: RunDirectory, *, resume_step: int | None = None, is_evaluated: bool = True
+    config: Config,
+    directory: RunDirectory,
+    *,
+    is_stopped: Callable[[], bool],
+    resume_step: int | None = None,
+    is_evaluated: bool = True,
 ) -> Iterator[Curves]:
     """Begin the curves, or go on with those up to ``resume_step``; see ``open_metrics``.
+
+    is_stopped: asked at the end, see ``open_wandb``.
 
     Raises:
         StorageError: something cannot be written.
@@ -45,7 +52,7 @@ def open_curves(
         if config.run.tensorboard:
             event_file = stack.enter_context(_event_file(directory))
         if config.run.wandb is not None:
-            wandb = stack.enter_context(_wandb(config, directory, config.run.wandb))
+            wandb = stack.enter_context(_wandb(config, directory, config.run.wandb, is_stopped))
         yield Curves(file, event_file, wandb)
 
 
@@ -83,11 +90,15 @@ def _event_file(directory: RunDirectory) -> Iterator[EventFile]:
 
 
 @contextmanager
-def _wandb(config: Config, directory: RunDirectory, project: str) -> Iterator[WandbProcess]:
+def _wandb(
+    config: Config, directory: RunDirectory, project: str, is_stopped: Callable[[], bool]
+) -> Iterator[WandbProcess]:
     values = yaml.safe_load(to_yaml(config))
     with ExitStack() as stack:
         with storing(directory.path / "wandb"):
-            sender = stack.enter_context(open_wandb(directory.metrics, project=project, config=values))
+            sender = stack.enter_context(
+                open_wandb(directory.metrics, project=project, config=values, is_stopped=is_stopped)
+            )
         try:
             yield sender
         finally:

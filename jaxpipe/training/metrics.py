@@ -93,6 +93,6 @@ def _record(line: str) -> dict[str, Any] | None:
     """The object of ``line``, or None: the line is torn, or was not written by ``write_metrics``."""
     try:
         record = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # no JSON; a number of thousands of digits; thousands of brackets
         return None
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

@@ -151,7 +151,7 @@ def _train(
         # without a checkpoint everything is done once more, the evaluation of step 0 too
         kept = start if found else start._replace(step=-1)
         with (
-            _curves(config, directory, kept if resume else None) as curves,
+            _curves(config, directory, kept if resume else None, stop) as curves,
             _samples(config, directory, kept if resume else None) as samples,
             open_progress(console, config.train.num_steps, start_step=start.step) as line,
         ):
@@ -238,13 +238,21 @@ def _make_loop(
     )
 
 
-def _curves(config: Config, directory: RunDirectory, kept: Start | None) -> AbstractContextManager[Curves]:
+def _curves(
+    config: Config, directory: RunDirectory, kept: Start | None, stop: Stop
+) -> AbstractContextManager[Curves]:
     """The metrics, and where else they go; where another process writes them, they go nowhere."""
     if not is_first():
         return no_curves()
     if kept is None:
-        return open_curves(config, directory)
-    return open_curves(config, directory, resume_step=kept.step, is_evaluated=kept.is_evaluated)
+        return open_curves(config, directory, is_stopped=lambda: bool(stop))
+    return open_curves(
+        config,
+        directory,
+        is_stopped=lambda: bool(stop),
+        resume_step=kept.step,
+        is_evaluated=kept.is_evaluated,
+    )
 
 
 def _samples(config: Config, directory: RunDirectory, kept: Start | None) -> AbstractContextManager[TextIO]:

@@ -1,6 +1,7 @@
 """``jaxpipe plot``: what the picture shows, and what it refuses."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -104,6 +105,42 @@ def test_what_is_not_finite_is_marked_and_breaks_nothing(tmp_path: Path) -> None
     with (run / "metrics.jsonl").open("a") as file:
         file.write('ss": 3}\n{"step": 61, "loss": "NaN", "grad_norm": "Infinity", "skipped": 1}\n')
     assert "not finite" in texts_of(svg_of(tmp_path, str(run)))
+
+
+def test_a_panel_of_nothing_finite_says_so(tmp_path: Path) -> None:
+    texts = texts_of(svg_of(tmp_path, str(make_run(tmp_path / "run", grad_norm="NaN"))))
+    assert texts.count("no finite value") == 1
+    assert "no value yet" not in texts
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [1e308, -1e308, 5e-324, 0.0])
+def test_the_largest_and_the_smallest_floats_are_a_picture_without_a_warning(
+    tmp_path: Path, value: float
+) -> None:
+    names = ("loss", "grad_norm", "learning_rate", "tokens_per_second")
+    run = make_run(tmp_path / "run", **dict.fromkeys(names, value))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('ss": 3}\n' + json.dumps({"step": 61} | dict.fromkeys(names, 1.0)) + "\n")
+    svg_of(tmp_path, str(run), "--smooth", "5")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_name_of_two_lines_and_foreign_letters_is_one_line_without_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / os.fsdecode("a\nb\t文".encode() + b"\xff"))
+    assert "a b 文 " in texts_of(svg_of(tmp_path, str(run)))
+    assert capsys.readouterr().out.endswith(": a b 文 \n")
+
+
+def test_a_line_of_almost_equal_throughputs_stays_below_the_upper_edge(tmp_path: Path) -> None:
+    svg = svg_of(tmp_path, str(make_run(tmp_path / "run")))
+    (panel,) = re.findall(r'<g id="axes_4">(.*)', svg, flags=re.DOTALL)
+    bottom, top = map(float, re.findall(r"M [\d.]+ ([\d.]+) \nL .*\nL .*\nL [\d.]+ ([\d.]+)", panel)[0])
+    (line,) = re.findall(r'd="M ([^"]*)"[^>]*stroke: #0072b2', panel)
+    heights = [float(words.split()[1]) for words in line.split("L")]
+    assert top + 0.05 * (bottom - top) < min(heights) <= max(heights) < bottom  # they grow downwards
 
 
 def test_a_norm_over_decades_has_a_logarithmic_axis(tmp_path: Path) -> None:
