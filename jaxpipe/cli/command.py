@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser(chosen=argv[:2]).parse_args(argv)
     name = " ".join(["jaxpipe", arguments.group, *filter(None, [getattr(arguments, "action", None)])])
     try:
-        with _ending_on_signals(name):
+        with _ending_on_signals():
             code = arguments.run(arguments)
         sys.stdout.flush()
     except RefusedError as refused:
@@ -112,11 +112,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         _close_stdout()
         print(f"{name}: interrupted", file=sys.stderr)
         return 130
+    except _TerminatedError:
+        _close_stdout()
+        print(f"{name}: terminated", file=sys.stderr)
+        return _TERMINATED
     return code or 0
 
 
+class _TerminatedError(SystemExit):
+    """SIGTERM came; no ``except Exception`` stops it."""
+
+
 @contextmanager
-def _ending_on_signals(name: str) -> Iterator[None]:
+def _ending_on_signals() -> Iterator[None]:
     """SIGINT raises ``KeyboardInterrupt`` in here, SIGTERM ``SystemExit``, if this is the main thread.
 
     So commands tidy up. A second SIGTERM does nothing.
@@ -127,17 +135,12 @@ def _ending_on_signals(name: str) -> Iterator[None]:
 
     def end(number: int, frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise SystemExit(_TERMINATED)
+        raise _TerminatedError(_TERMINATED)
 
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
-    except SystemExit as ending:
-        if ending.code == _TERMINATED:
-            _close_stdout()
-            print(f"{name}: terminated", file=sys.stderr)
-        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

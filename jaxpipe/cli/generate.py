@@ -9,6 +9,7 @@ accelerator if there is one; --pp and --tp share it among several.
 import argparse
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from jaxpipe.training.generation.text_tokens import (
     TextTokens,
     continuation,
     printable,
+    prompt_ids,
     text_tokens,
     until_end,
 )
@@ -96,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
     folder, manifest = find_whole(arguments.checkpoint)
     config = saved_config(folder, manifest)
     tokens = text_tokens(saved_tokenizer(folder, manifest, given=arguments.tokenizer))
-    prompt = tokens.encode(request.prompt) or [tokens.end_of_document]
+    prompt = prompt_ids(tokens, request.prompt)
     if request.num_tokens is None:
         room = config.model.max_position_embeddings - len(prompt)
         request = request._replace(num_tokens=max(min(_MOST_BY_ITSELF, room), 1))
@@ -105,7 +107,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.format == "text" and arguments.output is None and request.num_samples == 1:
         _stream(request.prompt, (continuation(tokens, prompt, ids[0]) for ids in found))
         return
-    *_, samples = found
+    samples = deque(found, maxlen=1).pop()
     texts = [continuation(tokens, prompt, ids) for ids in samples]
     if arguments.format == "text":
         write(_as_text(request, texts), arguments.output)

@@ -21,7 +21,8 @@ def leaving_at_once(name: str) -> Iterator[None]:
 
     def leave(number: int, frame: FrameType | None) -> None:
         shown_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a status line hides it
-        os.write(2, f"{shown_cursor}\n{name}: interrupted\n".encode())
+        said = "interrupted" if number == signal.SIGINT else "terminated"
+        os.write(2, f"{shown_cursor}\n{name}: {said}\n".encode())
         os._exit(128 + number)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -81,7 +81,11 @@ def check_sample(
     except UnicodeEncodeError:
         yield f"train.sample_prompt={prompt!r} must be text, but its bytes are no UTF-8; correct it"
         return
-    (ids,) = find_tokenizer(path, tokenizer, end_of_document).encode([text])
+    try:
+        (ids,) = find_tokenizer(path, tokenizer, end_of_document).encode([text])
+    except InputError as error:
+        yield f"train.sample_prompt: {error}"
+        return
     length = max(len(ids), 1)
     if length + num_tokens > longest:
         yield (

@@ -5,7 +5,7 @@ from jaxpipe.data.corpus import Corpus, load_corpus
 from jaxpipe.data.files import SUFFIXES, TextFile, find_files
 from jaxpipe.data.samples import DOCUMENT_ARRAYS, IGNORE_LABEL, Batch
 from jaxpipe.data.sources import Sources, find_tokenizer, open_sources
-from jaxpipe.data.tokenizer import Tokenizer, load_tokenizer
+from jaxpipe.data.tokenizer import Tokenizer, copy_tokenizer, load_tokenizer
 from jaxpipe.data.tokens import END_OF_DOCUMENT, VOCAB_SIZE
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "TextFile",
     "Tokenizer",
     "ValidationBatches",
+    "copy_tokenizer",
     "find_files",
     "find_tokenizer",
     "load_corpus",

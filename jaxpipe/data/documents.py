@@ -3,9 +3,10 @@
 A .txt, .py or .md file is one document, a .jsonl file has one a line, a .parquet file one a row.
 """
 
+import itertools
 import json
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,16 @@ def _parquet(path: Path) -> Any:
         return pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False)
     except pyarrow.ArrowInvalid as error:
         raise _damaged(path, error) from error
+    except OSError as error:  # of a footer that is none pyarrow raises one without a number
+        if error.errno is not None:
+            raise
+        raise _damaged(path, error) from error
+
+
+def _some(names: Collection[str]) -> str:
+    """The first few, cut where they are long; a line may have any number of any length."""
+    shown = [reprlib.repr(name)[1:-1] for name in itertools.islice(names, 8)]
+    return ", ".join(shown + ["..."] * (len(names) > len(shown))) or "none"
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
@@ -152,7 +163,7 @@ def _text_of_record(line: bytes, field: str, refused: Callable[[str], InputError
     except ValueError as error:  # JSON that is malformed, and bytes that are no UTF-8
         raise refused(f"not a line of JSON ({error}); mend or remove it") from error
     if not isinstance(record, dict) or field not in record:
-        held = f"it has {', '.join(record) or 'none'}" if isinstance(record, dict) else "it is no object"
+        held = f"it has {_some(record)}" if isinstance(record, dict) else "it is no object"
         raise refused(f"there is no field {field!r} ({held}); set data.field (--field)")
     if not isinstance(record[field], str):
         raise refused(

@@ -120,10 +120,10 @@ def tokenizer_of(folder: Path, manifest: Manifest) -> Tokenizer:
     return found
 
 
-def row_of(folder: Path, manifest: Manifest, side: str, *, name: str = "") -> Row:
+def row_of(folder: Path, manifest: Manifest, side: str) -> Row:
     """All tokens of a side in one row. ``InputError`` names a file that is missing or of another size."""
     parts = tuple(_part(folder, manifest, shard) for shard in manifest.shards if shard.side == side)
-    return Row(parts, name, manifest.end_of_document, manifest.vocab_size)
+    return Row(parts, "", manifest.end_of_document, manifest.vocab_size)
 
 
 def tokens_file(folder: Path, shard: Shard) -> Path:

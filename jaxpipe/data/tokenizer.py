@@ -6,6 +6,8 @@ never the id that ends a document. So that id stands nowhere but between documen
 Bytes that are no UTF-8 stay what they are where tokens are bytes; a tokenizer of text gets U+FFFD for them.
 """
 
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -74,6 +76,24 @@ def load_tokenizer(path: str | None, *, end_of_document: str | None = None) -> T
 def byte_tokenizer() -> Tokenizer:
     """Each byte is its own id."""
     return Tokenizer(BYTES, BYTES, VOCAB_SIZE, END_OF_DOCUMENT, None, (), _encode_bytes, _decode_bytes)
+
+
+def copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Copy its files into ``folder``, each whole or not at all; of bytes there are none.
+
+    Also the tokenizer_config.json beside it; it names the token that ends a document.
+    """
+    for file in tokenizer.files:
+        kept = folder / file.name
+        if kept.resolve() == file.resolve():
+            continue
+        folder.mkdir(exist_ok=True)
+        beside = kept.with_name(f".{kept.name}.{os.getpid()}")
+        try:
+            shutil.copyfile(file, beside)
+            beside.replace(kept)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def encode_documents(tokenizer: Tokenizer, documents: Sequence[bytes]) -> Tokens:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from jaxpipe.data import Tokenizer
 
@@ -21,11 +22,11 @@ def put_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
         name = file.name if file.name == CONFIG else f"tokenizer{file.suffix}"
         shutil.copyfile(file, folder / name)
     config = folder / CONFIG
-    if tokenizer.files and tokenizer.files[0].suffix == ".json" and not config.exists():
-        fields = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": tokenizer.end_of_document_token,
-        }
+    if tokenizer.files and tokenizer.files[0].suffix == ".json":
+        fields: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
+        if config.exists():
+            fields = json.loads(config.read_text(encoding="utf-8"))
+        fields["eos_token"] = tokenizer.end_of_document_token
         config.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 

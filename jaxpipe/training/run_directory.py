@@ -103,14 +103,16 @@ def write_config(run: RunDirectory, text: str) -> None:
 
 
 def remove_import(run: RunDirectory) -> None:
-    """Remove what an import writes before ``config.yaml``; first written, last removed.
+    """Remove what an import writes; ``imported.txt``, first written, goes last.
 
     So as long as anything is there, it is known for what it is.
     """
+    run.config.unlink(missing_ok=True)
+    run.schedule.unlink(missing_ok=True)
     for folder in (run.checkpoints, run.tokenizer):
         shutil.rmtree(folder, ignore_errors=True)
-    run.schedule.unlink(missing_ok=True)
-    run.imported.unlink(missing_ok=True)
+    if not (run.checkpoints.exists() or run.tokenizer.exists()):
+        run.imported.unlink(missing_ok=True)
 
 
 def _check(run: RunDirectory, *, resume: bool) -> None:

@@ -4,14 +4,13 @@ So a checkpoint can be asked to write (``jaxpipe generate``), or become a model 
 of the run has long gone. Loads nothing of JAX.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from jaxpipe.checkpoint.manifest import Manifest
-from jaxpipe.data import Tokenizer, load_tokenizer
+from jaxpipe.data import Tokenizer, copy_tokenizer, load_tokenizer
 from jaxpipe.errors import InputError
-from jaxpipe.training.run_directory import RunDirectory
+from jaxpipe.training.run_directory import RunDirectory, run_directory
 from jaxpipe.training.storage import storing
 
 INFO = "tokenizer"
@@ -24,13 +23,8 @@ def keep_tokenizer(directory: RunDirectory, tokenizer: Tokenizer) -> None:
     Raises:
         StorageError: they cannot be written.
     """
-    for file in tokenizer.files:
-        kept = directory.tokenizer / file.name
-        if kept.resolve() == file.resolve():
-            continue
-        with storing(kept):
-            kept.parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, kept)
+    with storing(directory.tokenizer):
+        copy_tokenizer(tokenizer, directory.tokenizer)
 
 
 def tokenizer_info(tokenizer: Tokenizer) -> dict[str, Any]:
@@ -53,7 +47,7 @@ def saved_tokenizer(folder: Path, manifest: Manifest, *, given: str | None = Non
     info = manifest.info.get(INFO, {"file": None, "sha256": load_tokenizer(None).digest})
     path = given
     if path is None and info["file"] is not None:
-        path = str(folder.parent.parent / INFO / info["file"])
+        path = str(run_directory(folder.parent.parent).tokenizer / info["file"])
     found = load_tokenizer(path, end_of_document=info.get("end_of_document") if path else None)
     if found.digest != info["sha256"]:
         name = info["file"] or "bytes"

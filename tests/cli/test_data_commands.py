@@ -175,3 +175,22 @@ def test_verify_looks_at_the_tokenizer_and_wants_a_folder(tmp_path, capsys):
     assert "mine.json is not there, the tokenizer that" in capsys.readouterr().out
     assert main(["data", "verify", f"{tmp_path}/none"]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_line_with_many_long_keys_is_refused_with_the_first_of_them(tmp_path):
+    """A message of more than a pipe holds must not keep the worker waiting for its reader for ever."""
+    keys = {f"key {number} " + "x" * 400: 1 for number in range(2000)}
+    (tmp_path / "lines.jsonl").write_text('{"text": "fine"}\n' + json.dumps(keys) + "\n")
+    command = [sys.executable, "-m", "jaxpipe", "data", "prepare", str(tmp_path / "lines.jsonl")]
+    finished = subprocess.run(
+        [*command, "-o", str(tmp_path / "out")], capture_output=True, text=True, timeout=60
+    )
+    assert finished.returncode == 2
+    assert "lines.jsonl:2: there is no field 'text' (it has key 0 x" in finished.stderr
+    assert len(finished.stderr) < 1000
+
+
+def test_a_parquet_whose_footer_is_garbage_is_named(tmp_path, capsys):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1" + b"\xff" * 100 + (100).to_bytes(4, "little") + b"PAR1")
+    assert main(["data", "prepare", str(tmp_path / "bad.parquet"), "-o", str(tmp_path / "out")]) == 2
+    assert "bad.parquet is not a whole .parquet file" in capsys.readouterr().err

@@ -165,6 +165,19 @@ def test_weights_are_exported_without_a_tokenizer_that_has_gone(place: Path, cap
     assert sorted(path.name for path in (place / "bare-hf").iterdir()) == ["config.json", "model.safetensors"]
 
 
+def test_a_tokenizer_config_says_which_token_ended_documents(tmp_path: Path) -> None:
+    """Also where the run was told another one than the file beside its tokenizer names."""
+    make_texts(tmp_path / "texts")
+    make_tokenizer(tmp_path / "mine.json", tmp_path / "texts")
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "d", "model_max_length": 77}')
+    ours = load_tokenizer(str(tmp_path / "mine.json"), end_of_document=END)
+    folder = tmp_path / "hf"
+    folder.mkdir()
+    put_tokenizer(folder, ours)
+    written = json.loads((folder / "tokenizer_config.json").read_text())
+    assert written == {"eos_token": END, "model_max_length": 77}
+
+
 def test_transformers_reads_the_tokens_of_a_model_of_sentencepiece(tmp_path: Path) -> None:
     make_texts(tmp_path / "texts")
     with (tmp_path / "mine.model").open("wb") as writer:

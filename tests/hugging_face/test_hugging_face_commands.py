@@ -204,8 +204,8 @@ def test_an_import_that_is_broken_off_leaves_no_run_that_would_start_from_random
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(weights_import, "write_config", full)
-    assert import_run(hf, tmp_path / "run", text) == 2
-    assert "run cannot be written: No space left on device" in capsys.readouterr().err
+    assert import_run(hf, tmp_path / "run", text) == 1
+    assert "run could not be read or written: No space left on device" in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 

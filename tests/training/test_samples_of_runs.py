@@ -14,7 +14,7 @@ from jaxpipe.data import load_tokenizer
 from jaxpipe.errors import InputError
 from jaxpipe.training.generation import samples as samples_module
 from jaxpipe.training.generation.samples import Sampler, take_sample
-from jaxpipe.training.generation.text_tokens import continuation, printable, text_tokens
+from jaxpipe.training.generation.text_tokens import continuation, printable, prompt_ids, text_tokens
 from jaxpipe.training.stopping.interrupt import StopRequest
 from jaxpipe.training.trainer import train
 
@@ -115,6 +115,12 @@ def test_a_prompt_that_is_too_long_is_refused_before_anything_is_written(make_co
     with pytest.raises(InputError, match=r"of 13 tokens and train.sample_tokens=20 must fit .*embeddings=32"):
         make_config("long", **(WANTED | {"train__sample_prompt": "a" * 13}))
     assert make_config("fits", **(WANTED | {"train__sample_prompt": "a" * 12}))
+
+
+def test_a_prompt_without_tokens_begins_a_document() -> None:
+    tokens = text_tokens(load_tokenizer(None))
+    assert prompt_ids(tokens, "") == [tokens.end_of_document]
+    assert continuation(tokens, prompt_ids(tokens, ""), [97, 98]) == "ab"
 
 
 def test_a_continuation_is_decoded_with_what_stands_before_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 from jaxpipe.errors import CheckpointError, InputError, StorageError
 from jaxpipe.training.atomic_write import write_text_atomically
 from jaxpipe.training.metrics import open_metrics, write_metrics
-from jaxpipe.training.stopping.endings import ending_of
+from jaxpipe.training.stopping.endings import Ending, ending_of
 from jaxpipe.training.storage import REMEDY, flushed, storing
 
 
@@ -75,3 +75,8 @@ def test_all_other_errors_keep_their_traceback(error):
 def test_a_code_survives_only_if_all_that_was_printed_has_arrived(capsys):
     print("here")
     assert [flushed(0), flushed(2)] == [0, 2]
+
+
+def test_a_signal_ends_several_processes_with_its_code() -> None:
+    """As where SIGTERM reaches one of those that import weights."""
+    assert ending_of(SystemExit(143)) == Ending(143, "")

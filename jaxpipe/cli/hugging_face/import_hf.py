@@ -16,7 +16,8 @@ from pathlib import Path
 
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
 from jaxpipe.cli.progress_bar import progress_bar
-from jaxpipe.errors import CheckpointError
+from jaxpipe.errors import StorageError
+from jaxpipe.training.storage import REMEDY
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,11 +65,12 @@ def run(arguments: argparse.Namespace) -> int | None:
     try:
         with progress_bar("importing", total) as advance:
             tells = import_weights(config, weights, advance=advance)
-    except CheckpointError:
-        raise
+    except StorageError as error:
+        raise StorageError(str(error).replace(REMEDY, "make room there, then import again")) from error
     except OSError as error:
-        raise RefusedError(
-            [f"{config.run.dir} cannot be written: {error.strerror or error}; name another directory"]
+        place = error.filename or config.run.dir
+        raise StorageError(
+            f"{place} could not be read or written: {error.strerror or error}; mend that, then import again"
         ) from error
     if tells:
         print(

@@ -8,7 +8,6 @@ settings are refused.
 
 import fcntl
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ from jaxpipe.data.prepare.shard import Record, record_file, storage_error
 from jaxpipe.data.prepare.shard_files import PARTIAL, write_whole
 from jaxpipe.data.prepare.units import OnProgress, Progress, make_units
 from jaxpipe.data.prepared import MANIFEST, PLAN, SHARDS, TOKENIZER, Manifest, read_manifest, write_manifest
-from jaxpipe.data.tokenizer import Tokenizer, load_tokenizer
+from jaxpipe.data.tokenizer import Tokenizer, copy_tokenizer, load_tokenizer
 from jaxpipe.data.tokens import token_dtype
 from jaxpipe.errors import InputError, StorageError
 from jaxpipe.units import counted
@@ -55,9 +54,14 @@ def prepare(
         InputError: the text, the tokenizer or the folder do not fit, or changed meanwhile.
         StorageError: the disk is full, or a worker was killed; what was done is kept.
     """
-    files = find_files(paths)
     loaded = load_tokenizer(tokenizer, end_of_document=end_of_document)
-    plan = make_plan(files, settings or Settings(), loaded)
+    try:
+        plan = make_plan(find_files(paths), settings or Settings(), loaded)
+    except OSError as error:  # of a file that has gone meanwhile, for example
+        name = error.filename or "the text"
+        raise InputError(
+            f"{name} cannot be read: {error.strerror or error}; mend that, or leave it out"
+        ) from error
     try:
         folder = folder.expanduser().absolute()
         _refuse_others(folder, plan)
@@ -69,7 +73,7 @@ def prepare(
                 return read_manifest(folder)
             write_whole(folder / PLAN, plan.to_json().encode())
             (folder / SHARDS).mkdir(exist_ok=True)
-            _copy_tokenizer(loaded, folder)
+            copy_tokenizer(loaded, folder / TOKENIZER)
             task = Task(plan, folder, tokenizer, end_of_document)
             records = make_units(task, workers=workers, on_progress=on_progress or _no_progress)
             _refuse_changed(plan)
@@ -143,15 +147,6 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise InputError(f"another process is preparing {folder}; wait until it has ended") from error
         yield
-
-
-def _copy_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    """Also the tokenizer_config.json beside it; it names the token that ends a document."""
-    for file in tokenizer.files:
-        (folder / TOKENIZER).mkdir(exist_ok=True)
-        beside = folder / TOKENIZER / (file.name + PARTIAL)
-        shutil.copyfile(file, beside)
-        beside.replace(folder / TOKENIZER / file.name)
 
 
 def _refuse_changed(plan: Plan) -> None:

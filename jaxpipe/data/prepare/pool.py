@@ -64,11 +64,13 @@ def make_shards(
                 process.start()
             sender.close()
         while running:
-            ended = wait([process.sentinel for process in running], timeout=0.2)
+            # what a worker says may be more than its pipe holds: it ends when that was read
+            ended = wait([*(process.sentinel for process in running), *running.values()], timeout=0.2)
             on_count(int(counters[BYTES]), int(counters[TOKENS]))
+            for process in [process for process, receiver in running.items() if receiver in ended]:
+                _raise_from(process, running.pop(process))
             for process in [process for process in running if process.sentinel in ended]:
-                process.join()
-                _check(process, running.pop(process))
+                _raise_from(process, running.pop(process))
     finally:
         started = [process for process in running if process.pid is not None]
         for process in started:
@@ -77,17 +79,20 @@ def make_shards(
             process.join()
 
 
-def _check(process: Any, receiver: Connection) -> None:
-    """Raise what a worker met that has ended."""
-    if process.exitcode == 0:
-        return
+def _raise_from(process: Any, receiver: Connection) -> None:
+    """Raise what a worker met that has ended, or is about to; nothing if all went well."""
     try:
-        raise receiver.recv()
+        found = receiver.recv()
     except EOFError as error:
+        process.join()
+        if process.exitcode == 0:
+            return
         raise StorageError(
             f"a worker has ended with {process.exitcode}, as when memory is short; run the same command "
             "again, which goes on from there, with fewer --workers"
         ) from error
+    process.join()
+    raise found
 
 
 @contextmanager
@@ -97,6 +102,9 @@ def _without_interrupts() -> Iterator[None]:
     A process inherits which signals are blocked before it runs any code of its own. Blocking them in this
     thread alone keeps no other thread of NumPy's from getting them, so here they are only noted.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     noted: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda number, frame: noted.append(number)) for number in numbers}
@@ -106,7 +114,7 @@ def _without_interrupts() -> Iterator[None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
     for received in noted:
         signal.raise_signal(received)
 

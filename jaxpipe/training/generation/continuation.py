@@ -34,7 +34,7 @@ def continue_prompt(
     tp: int = 1,
     on_activity: Callable[[str], None] = lambda _: None,
 ) -> Iterator[np.ndarray]:
-    """The new tokens so far, ``[samples, tokens]``, again and again until all are there (generation.py).
+    """The new tokens so far, ``[samples, tokens]``, again and again until all are there (programs.py).
 
     pp, tp: how many devices share the layers, and each layer.
     on_activity: told what begins, in words, before there are tokens.

@@ -17,7 +17,13 @@ from jaxpipe.pipeline import Program, Tree
 from jaxpipe.pipeline.decode import Decoder
 from jaxpipe.pipeline.sampling import Sampling
 from jaxpipe.training.generation.programs import Generation, compile_generation, generate
-from jaxpipe.training.generation.text_tokens import TextTokens, continuation, printable, text_tokens
+from jaxpipe.training.generation.text_tokens import (
+    TextTokens,
+    continuation,
+    printable,
+    prompt_ids,
+    text_tokens,
+)
 from jaxpipe.training.stopping.interrupt import Stop
 
 
@@ -42,7 +48,7 @@ def compile_sampler(
         Decoder(program.contract, program.layout, program.mesh, program.settings.compute_dtype),
         params,
         make_constants=lambda length: llama_constants(config.model, length),
-        prompt=tokens.encode(train.sample_prompt),
+        prompt=prompt_ids(tokens, train.sample_prompt),
         num_samples=1,
         num_tokens=train.sample_tokens,
         sampling=Sampling(train.sample_temperature, train.sample_top_p, tokens.num_ids),
@@ -72,7 +78,7 @@ def take_sample(
         if stop:
             return None
         on_tokens(len(new))
-    return continuation(sampler.tokens, sampler.tokens.encode(sampler.prompt), new)
+    return continuation(sampler.tokens, prompt_ids(sampler.tokens, sampler.prompt), new)
 
 
 def shown_sample(prompt: str, text: str) -> str:

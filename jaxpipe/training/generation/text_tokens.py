@@ -28,6 +28,11 @@ def text_tokens(tokenizer: Tokenizer) -> TextTokens:
     return TextTokens(encode, tokenizer.decode, tokenizer.end_of_document, tokenizer.vocab_size)
 
 
+def prompt_ids(tokens: TextTokens, prompt: str) -> list[int]:
+    """The tokens of a prompt; a document begins where there are none."""
+    return tokens.encode(prompt) or [tokens.end_of_document]
+
+
 def until_end(ids: Sequence[int], end: int) -> list[int]:
     """The tokens before the first ``end``."""
     ids = [int(token) for token in ids]

@@ -22,6 +22,8 @@ def ending_of(error: BaseException) -> Ending | None:
             return Ending(1, str(error))
         case KeyboardInterrupt():
             return Ending(130, "")
+        case SystemExit(code=int(code)) if code > 128:  # a signal, which the command has told
+            return Ending(code, "")
         case OSError():
             sentence = storage_sentence(error)
             return None if sentence is None else Ending(1, sentence)
