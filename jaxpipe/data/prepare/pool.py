@@ -67,10 +67,9 @@ def make_shards(
             # what a worker says may be more than its pipe holds: it ends when that was read
             ended = wait([*(process.sentinel for process in running), *running.values()], timeout=0.2)
             on_count(int(counters[BYTES]), int(counters[TOKENS]))
-            for process in [process for process, receiver in running.items() if receiver in ended]:
-                _raise_from(process, running.pop(process))
-            for process in [process for process in running if process.sentinel in ended]:
-                _raise_from(process, running.pop(process))
+            for process, receiver in list(running.items()):
+                if receiver in ended or process.sentinel in ended:
+                    _raise_from(process, running.pop(process))
     finally:
         started = [process for process in running if process.pid is not None]
         for process in started:
