@@ -21,12 +21,14 @@ OURS = {
     "pictures": {"schedules", "pictures"},
     "hugging_face": {"models", "data", "hugging_face", "errors", "units"},
     "curves": {"curves", "errors"},
+    "planning": {"schedules", "models", "planning", "errors", "units"},
 }
 """What of ours each part may import; ``config``, ``training`` and ``cli`` stand above all of these."""
 
 THEIRS = {
     "schedules": set(),
     "pictures": set(),
+    "planning": set(),
     "curves": {"matplotlib", "tensorboardX", "wandb"},
     "cli": {"rich", "numpy"},
     "solver": {"ortools"},

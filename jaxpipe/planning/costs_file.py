@@ -1,0 +1,158 @@
+"""The file of measured costs: ``jaxpipe profile`` writes it; schedules, ``auto`` and ``plan`` take it.
+
+One JSON object. Seconds are of one microbatch on one device; an action's are those of one layer and of a stage
+of ``stage_layers`` layers, both measured, so that what an action costs besides its layers is known, too.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jaxpipe.errors import InputError
+
+FORMAT = "jaxpipe costs 1"
+
+REMATS = ("full", "selective", "none")
+
+
+@dataclass(frozen=True)
+class ActionSeconds:
+    """Seconds of each kind of action over the same layers.
+
+    BW: B and W in one action. R: what B of full remat does again, as an action of its own; a B after it costs
+    as much as that of ``none``.
+    """
+
+    F: float
+    B: float
+    W: float
+    BW: float
+    R: float
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """What was measured, and of what.
+
+    platform, device_kind, num_devices: as JAX names them; how many of them worked.
+    model: the fields of the Llama configuration.
+    tokens: of a microbatch on one device; ``sequence_length`` tokens make a sequence.
+    tp: devices that share a rank: seconds of actions are those of each of them.
+    layer, stage: by remat.
+    head: the whole head, forward and backward, of one microbatch on one device; embedding: its look-up.
+    message_bytes, transfer: a message, and the seconds that it takes to a neighbour.
+    tick: seconds of a tick in which no rank acts; what each tick costs besides its actions and messages.
+    update_per_parameter: seconds of the optimizer for each parameter of a device.
+    sharing: ``sharing[k - 1]`` is how many times as long an action takes when k devices act at once: 1 where
+        each has its own hardware, more where they are emulated and share the cores.
+    """
+
+    platform: str
+    device_kind: str
+    num_devices: int
+    model: Mapping[str, Any]
+    compute_dtype: str
+    sequence_length: int
+    tokens: int
+    tp: int
+    stage_layers: int
+    layer: Mapping[str, ActionSeconds]
+    stage: Mapping[str, ActionSeconds]
+    head: float
+    embedding: float
+    message_bytes: int
+    transfer: float
+    tick: float
+    update_per_parameter: float
+    sharing: tuple[float, ...]
+
+
+def action_seconds(costs: MeasuredCosts, kind: str, *, remat: str, num_layers: float) -> float:
+    """Seconds of an action over ``num_layers``: a line through the two measured lengths of stage."""
+    one, all_layers = getattr(costs.layer[remat], kind), getattr(costs.stage[remat], kind)
+    if costs.stage_layers == 1:
+        return one * num_layers
+    each = (all_layers - one) / (costs.stage_layers - 1)
+    return max(one + each * (num_layers - 1), 1e-9)
+
+
+def to_text(costs: MeasuredCosts) -> str:
+    """The text of the file."""
+    return json.dumps({"format": FORMAT} | asdict(costs), indent=1) + "\n"
+
+
+def read_costs(path: Path) -> MeasuredCosts:
+    """``InputError`` names the file and all that is wrong with it."""
+    try:
+        given = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(
+            f"{path}: is no JSON ({error}); `jaxpipe profile CONFIG -o {path}` writes it"
+        ) from error
+    return _from_json(given, path)
+
+
+def _from_json(given: Any, path: Path) -> MeasuredCosts:
+    if not isinstance(given, dict) or given.get("format") != FORMAT:
+        raise InputError(
+            f"{path}: is no file of costs in the format {FORMAT!r}; `jaxpipe profile CONFIG -o FILE` writes one"
+        )
+    missing = [field.name for field in fields(MeasuredCosts) if field.name not in given]
+    if missing:
+        raise InputError(f"{path}: lacks {', '.join(missing)}; measure again with `jaxpipe profile`")
+    faults = [*_number_faults(given), *_action_faults(given)]
+    if faults:
+        raise InputError(f"{path}: {'; '.join(faults)}; measure again with `jaxpipe profile`")
+    values = {field.name: given[field.name] for field in fields(MeasuredCosts)}
+    for name in ("layer", "stage"):
+        values[name] = {remat: ActionSeconds(**given[name][remat]) for remat in REMATS}
+    return MeasuredCosts(**values | {"sharing": tuple(given["sharing"])})
+
+
+_COUNTS = ("num_devices", "sequence_length", "tokens", "tp", "stage_layers", "message_bytes")
+_SECONDS = ("head", "embedding", "transfer", "tick", "update_per_parameter")
+
+
+def _number_faults(given: Mapping[str, Any]) -> list[str]:
+    faults = [
+        f"{name}={given[name]!r} must be a whole number of at least 1"
+        for name in _COUNTS
+        if not _is_number(given[name]) or given[name] != int(given[name]) or given[name] < 1
+    ]
+    faults += [
+        f"{name}={given[name]!r} must be a number of seconds, 0 or more"
+        for name in _SECONDS
+        if not _is_number(given[name]) or given[name] < 0
+    ]
+    sharing = given["sharing"]
+    if (
+        not isinstance(sharing, list)
+        or not sharing
+        or not all(_is_number(each) and each > 0 for each in sharing)
+    ):
+        faults.append(f"sharing={sharing!r} must be a list of positive numbers")
+    if not isinstance(given["model"], dict):
+        faults.append("model must hold the sizes of a Llama")
+    return faults
+
+
+def _action_faults(given: Mapping[str, Any]) -> list[str]:
+    kinds = {field.name for field in fields(ActionSeconds)}
+    faults = []
+    for name in ("layer", "stage"):
+        for remat in REMATS:
+            actions = given[name].get(remat) if isinstance(given[name], dict) else None
+            if not isinstance(actions, dict) or set(actions) != kinds:
+                faults.append(f"{name}.{remat} must hold {', '.join(sorted(kinds))}")
+            elif not all(_is_number(value) and value > 0 for value in actions.values()):
+                faults.append(f"{name}.{remat} must hold positive numbers of seconds")
+    return faults
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
