@@ -1,1 +1,1 @@
-"""Which layout to train with: measured costs, predictions of time and memory, and the search; loads no JAX."""
+"""Which layout to train with: measured costs, predictions of time and memory, search. It loads no JAX."""
