@@ -1,7 +1,7 @@
 """The file of measured costs: ``jaxpipe profile`` writes it; schedules, ``auto`` and ``plan`` take it.
 
 One JSON object. Seconds are of one microbatch on one device; an action's are those of one layer and of a
-stage of ``stage_layers`` layers, both measured, so that what an action costs besides its layers is known, too.
+stage of ``stage_layers`` layers, both measured, so that what it costs besides its layers is known, too.
 """
 
 import json
