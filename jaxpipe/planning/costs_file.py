@@ -100,7 +100,7 @@ def read_costs(path: Path) -> MeasuredCosts:
 def _from_json(given: Any, path: Path) -> MeasuredCosts:
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise InputError(
-            f"{path}: is no file of costs in the format {FORMAT!r}; `jaxpipe profile CONFIG -o FILE` writes one"
+            f"{path}: is no file of costs in the format {FORMAT!r}; `jaxpipe profile` writes one"
         )
     missing = [field.name for field in fields(MeasuredCosts) if field.name not in given]
     if missing:
