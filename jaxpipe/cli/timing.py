@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields, replace
 
 from jaxpipe.cli.sizes import read_number
 from jaxpipe.pictures import Timed
-from jaxpipe.schedules import Costs, Schedule, fuse_backward, simulate, split_backward
+from jaxpipe.schedules import Costs, Schedule, fuse_backward, simulate, split_backward, with_recompute
 from jaxpipe.schedules.costs import ENDS, UNIT_COSTS, find_cost_faults
+from jaxpipe.schedules.recompute import find_recompute_faults as why_no_recompute
 from jaxpipe.schedules.simulate import find_simulation_faults
 
-_KINDS = ("F", "B", "W")
+_KINDS = ("F", "B", "W", "R")
 _NAMES = tuple(field.name for field in fields(Costs))
 
 
@@ -23,6 +24,7 @@ class Timing:
     sync: str
     transfer_ticks: int
     fuses_backward: bool
+    recomputes: bool
 
 
 def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> None:
@@ -32,7 +34,7 @@ def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> 
         metavar="KIND=SECONDS",
         action="append",
         default=[],
-        help=f"of F, B or W, {costs_are}; or of head or embedding, of the whole model (default 0)",
+        help=f"of F, B, W or R, {costs_are}; or of head or embedding, of the whole model (default 0)",
     )
     parser.add_argument("--transfer", metavar="SECONDS", default="0", help="of one message (default 0)")
     parser.add_argument(
@@ -46,6 +48,21 @@ def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> 
         action="store_true",
         help="run B and W as one action where W follows B; of gpipe and 1f1b, --sync async always does",
     )
+    add_recompute_argument(parser)
+
+
+def add_recompute_argument(parser: argparse.ArgumentParser, *, placed: str = "where a rank waits") -> None:
+    """Whether a schedule gets R; ``placed`` says where."""
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help=f"remat full, and its recomputation an action of its own, R, {placed}; without it, it is part of B",
+    )
+
+
+def find_recompute_faults(schedule: Schedule, arguments: argparse.Namespace) -> list[str]:
+    """A schedule that has R already."""
+    return [f"--recompute: {fault}" for fault in why_no_recompute(schedule)] if arguments.recompute else []
 
 
 def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
@@ -62,7 +79,9 @@ def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
         faults.append(f"transfer_ticks={transfer_ticks} must be 1 or 2")
     costs = _read_costs(arguments.cost, faults)
     faults += find_simulation_faults(transfer=transfer, sync=arguments.sync)
-    return Timing(costs, transfer, arguments.sync, transfer_ticks, arguments.fuse_backward)
+    return Timing(
+        costs, transfer, arguments.sync, transfer_ticks, arguments.fuse_backward, arguments.recompute
+    )
 
 
 def find_ignored_costs(names: Sequence[str], timing: Timing) -> list[str]:
@@ -110,6 +129,14 @@ def timed(title: str, schedule: Schedule, timing: Timing, *, costs: Costs, stage
         schedule = fuse_backward(schedule)
     elif timing.sync == "neighbor":
         schedule = split_backward(schedule)
+    if timing.recomputes and not schedule.recomputes:
+        schedule = with_recompute(
+            schedule,
+            costs=costs,
+            transfer=timing.transfer,
+            sync=timing.sync,
+            transfer_ticks=timing.transfer_ticks,
+        )
     simulation = simulate(
         schedule,
         costs=costs,
@@ -126,7 +153,7 @@ def _read_costs(texts: Sequence[str], faults: list[str]) -> Costs:
         kind, _, value = text.partition("=")
         if kind not in _NAMES or not value:
             faults.append(
-                f"--cost {text!r} must name F, B, W, head or embedding and a number, such as F=1.5, or one "
+                f"--cost {text!r} must name F, B, W, R, head or embedding and a number, such as F=1.5, or one "
                 "for each stage, such as F=1,2"
             )
         elif kind in costs:

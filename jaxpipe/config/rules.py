@@ -104,6 +104,14 @@ def _layers_per_stage(per_stage: tuple[int, ...] | None, *choice: Any) -> Iterat
         )
 
 
+def _schedule_recompute(schedule_recompute: bool, remat: str) -> Iterator[str]:
+    if schedule_recompute and remat != "full":
+        yield (
+            f"pipeline.schedule_recompute is for pipeline.remat=full, which does a whole layer again, found "
+            f"{remat}; use full, or leave it out"
+        )
+
+
 def _global_batch(batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
     yield from _batch("train.global_batch_size", batch_size, num_microbatches, dp)
 
@@ -147,6 +155,7 @@ _CHOICE = (
     "pipeline.memory_limit",
     "pipeline.transfer_ticks",
     "pipeline.fuse_backward",
+    "pipeline.schedule_recompute",
     "model.num_hidden_layers",
 )
 """The fields of ``ScheduleChoice``."""
@@ -176,6 +185,7 @@ _RULES = (
     _Rule(IDENTITY, check_identity),
     _Rule(("distributed.num_processes", "mesh.dp", "mesh.pp", "mesh.tp"), check_devices),
     _Rule(_CHOICE, _schedule),
+    _Rule(("pipeline.schedule_recompute", "pipeline.remat"), _schedule_recompute),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),

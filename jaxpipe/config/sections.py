@@ -71,6 +71,9 @@ class PipelineConfig:
     """Ticks from an action to the use of its message elsewhere; 2 hides the transfer behind a tick."""
     fuse_backward: bool = False
     """Run a whole backward pass as one action, not as B and W on two ticks; pays on emulated devices."""
+    schedule_recompute: bool = False
+    """Run what remat full does again as an action of its own, R, which may stand where its rank would wait,
+    not inside the backward; a schedule without R gets them."""
     layers_per_stage: tuple[int, ...] | None = None
     """Layers of each stage, first stage first; null: as even as can be."""
     remat: Literal["full", "selective", "none"] = "full"

@@ -40,6 +40,8 @@ class Buffers(NamedTuple):
     travelling: with ``transfer_ticks=2`` the message of the tick before, else None.
     residuals: what F left for B, leaves ``[slots, layers, ...]``.
     linear_inputs: what F left for W, leaves ``[slots, layers, ...]``; there are none with remat.
+    layer_inputs: what F left for R, ``[slots, layers, tokens, hidden]``, where there is R, else None; then it
+        is R that leaves residuals and linear inputs.
     weight_inputs: what B left for W, leaves ``[slots, layers, ...]``.
     layer_gradients: fp32 accumulators, leaves ``[pipes * chunks, layers, ...]``; from ZeRO 2 on shards.
     ends: of each pipe.
@@ -51,6 +53,7 @@ class Buffers(NamedTuple):
     residuals: list[Array]
     linear_inputs: Tree
     weight_inputs: Tree
+    layer_inputs: Array | None
     layer_gradients: Tree
     ends: tuple[EndSums, ...]
 
@@ -90,6 +93,7 @@ def allocate(
         weight_inputs=jax.tree.map(
             lambda leaf: slots(table.num_weight_slots, leaf, num_layers), split.weight_inputs if split else {}
         ),
+        layer_inputs=slots(table.num_recompute_slots, message, num_layers) if table.recomputes else None,
         layer_gradients=_zeros(accumulated["layers"]) if split else {},
         ends=tuple(
             end_sums(accumulated, has_backward=split is not None) for _ in range(table.placement.num_pipes)

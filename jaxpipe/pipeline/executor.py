@@ -202,7 +202,7 @@ def _stage_loops(program: Program, weights: Tree, batch: Batch, constants: Tree)
         one_layer = gather(jax.tree.map(lambda leaf: leaf[0, 0], layers))
         x = varying(jnp.zeros(shape, settings.compute_dtype), _axes(program))
         split = split_layer(
-            layer, one_layer, x, context=context(jnp.int32(0)), remat=settings.remat, shared=shared
+            layer, one_layer, x, context=context(jnp.int32(0)), remat=program.split_remat, shared=shared
         )
     return StageLoops(
         layer=layer,

@@ -135,7 +135,13 @@ def fits(lines: Lines, *, width: int, scale: float) -> bool:
 def grid_legend(schedule: Schedule, simulation: Simulation) -> list[str]:
     """What the marks and letters of a plain grid mean, those that occur."""
     kinds = {action.kind for action in simulation.start}
-    meaning = {Kind.F: "forward", Kind.B: "input gradient", Kind.W: "weight gradient", Kind.BW: "both"}
+    meaning = {
+        Kind.F: "forward",
+        Kind.R: "forward again",
+        Kind.B: "input gradient",
+        Kind.W: "weight gradient",
+        Kind.BW: "both",
+    }
     said = [", ".join(f"{kind} {meaning[kind]}" for kind in Kind if kind in kinds)]
     if second := _second_stage(schedule):
         said[0] += f"; small letters: {second}"

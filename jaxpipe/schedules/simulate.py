@@ -198,7 +198,7 @@ def _shares_of_ends(ticks: Mapping[Action, int], costs: Costs, placement: Placem
                 shares[tick] += costs.embedding / placement.num_ranks
             if action.stage == placement.num_stages - 1 and costs.head:
                 shares[tick + 1] += costs.head / placement.num_ranks
-        elif action.kind is not Kind.W and action.stage == 0 and costs.embedding:
+        elif action.kind in (Kind.B, Kind.BW) and action.stage == 0 and costs.embedding:
             shares[tick + 1] += costs.embedding / placement.num_ranks
     return shares
 

@@ -131,6 +131,8 @@ def _slots(table: TickTable) -> str:
         "residuals": table.num_residual_slots,
         "weight inputs": table.num_weight_slots,
     }
+    if table.recomputes:
+        counts["layer inputs"] = table.num_recompute_slots
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 

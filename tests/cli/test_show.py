@@ -85,7 +85,7 @@ def test_all_faults_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> 
         "schedule 'zb_h3' does not exist; did you mean 'zb_h",
         "num_ranks=0 must be at least 1",
         "--microbatches 'many' must be a whole number",
-        "--cost 'X=1' must name F, B, W, head or embedding and a number, such as F=1.5",
+        "--cost 'X=1' must name F, B, W, R, head or embedding and a number, such as F=1.5",
         "--cost 'F' must name F, B, W",
         "--cost W 'much' must be a number",
         "cost F=-1.0 must be at least 1e-09 and at most 1e+09",
