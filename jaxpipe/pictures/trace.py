@@ -67,10 +67,10 @@ def _slices(timed: Timed) -> Iterator[Event]:
         }
         times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
         yield _event("X", rank, str(action), cat=str(action.kind), **times, args=args)
-    for since, until in timed.simulation.ends:
-        start, end = _nanoseconds(since), _nanoseconds(until)
-        times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
-        for rank in range(timed.schedule.num_ranks):
+    for rank in range(timed.schedule.num_ranks):
+        for since, until in timed.simulation.ends_of(rank):
+            start, end = _nanoseconds(since), _nanoseconds(until)
+            times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
             yield _event("X", rank, "embedding or head", cat="ends", **times, args={})
 
 
