@@ -14,6 +14,7 @@ waits at. What is left is the exchange itself (transfer), a neighbour that has a
 in this tick (imbalance) or came later to it (neighbor), the ends, and what a tick costs besides (overhead).
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -111,8 +112,9 @@ def _idle_stretches(
     for piece, known in zip(line, ready, strict=True):
         if piece.cause is None:
             continue
-        if known is None:
-            found.append(Idle(rank, piece.start, piece.end, Cause.DRAIN))
+        if known is None or known == math.inf:
+            cause = Cause.DRAIN if known is None else Cause.ENDS
+            found.append(Idle(rank, piece.start, piece.end, cause))
             continue
         until = min(max(known, piece.start), piece.end)
         found.append(Idle(rank, piece.start, until, Cause.DEPENDENCY))
@@ -126,7 +128,8 @@ def _ready(
 ) -> list[float | None]:
     """For each piece, when the other ranks have computed all that its next action reads.
 
-    None behind the last work of the rank; 0 before the last work at the ends, which waits for no input.
+    None behind the last work of the rank; infinite behind its last action, as long as it has to work at the
+    ends with others.
     """
     placement = trace.schedule.placement
     times: list[float | None] = []
@@ -137,7 +140,7 @@ def _ready(
             foreign = [need for need in needs if placement.rank(need.stage, need.pipe) != rank]
             known = max((computed[need] for need in foreign), default=0.0)
         elif piece.cause is None and known is None:
-            known = 0.0
+            known = math.inf
         times.append(known)
     return times[::-1]
 

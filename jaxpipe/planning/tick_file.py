@@ -13,8 +13,9 @@ and clocks of different hosts differ by an amount that nobody knows.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -188,13 +189,9 @@ def _find_contradictions(trace: TickTrace) -> Iterator[str]:
         if ran != order:
             yield f"the actions of rank {rank} in its ticks must be those of the schedule, in its order"
         times = [time for marks in trace.marks for time in marks[rank]]
-        back = next((index for index, pair in enumerate(_pairs(times)) if pair[1] < pair[0]), None)
+        back = next((index for index, (one, two) in enumerate(pairwise(times)) if two < one), None)
         if back is not None:
             yield f"the marks of rank {rank} must not go back in time, but do in tick {(back + 1) // 4}"
-
-
-def _pairs(times: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return zip(times, times[1:], strict=False)
 
 
 def _is_number(value: Any) -> bool:

@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.activations import peak_held
@@ -119,9 +120,9 @@ def simulate(
     if faults:
         raise ValueError("; ".join(faults))
     ends: list[tuple[float, float]] = []
-    imbalances: list[list[tuple[float, float]]] = [[] for _ in schedule.orders]
+    waits: list[list[_Wait]] = [[] for _ in schedule.orders]
     if sync == "neighbor":
-        start, ends, imbalances = _neighbor_starts(
+        start, ends, waits = _neighbor_starts(
             schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks
         )
     else:
@@ -142,7 +143,7 @@ def simulate(
                 start=start,
                 end=end,
                 ends=ends,
-                imbalances=imbalances,
+                waits=waits,
                 transfer=transfer,
                 makespan=makespan,
             )
@@ -165,6 +166,18 @@ def find_simulation_faults(*, transfer: float, sync: str) -> list[str]:
     return faults
 
 
+class _Wait(NamedTuple):
+    """A rank's wait for the last of its neighbours at a tick.
+
+    ``longer_from`` is when that would have been there, had its action taken no longer than the rank's own in
+    the tick before; ``arrived``, when what it sends has arrived.
+    """
+
+    longer_from: float
+    there: float
+    arrived: float
+
+
 def _async_starts(schedule: Schedule, costs: Costs, *, transfer: float) -> dict[Action, float]:
     start: dict[Action, float] = {}
     computed: dict[Action, tuple[int, float]] = {}
@@ -182,16 +195,15 @@ def _async_starts(schedule: Schedule, costs: Costs, *, transfer: float) -> dict[
 
 def _neighbor_starts(
     schedule: Schedule, costs: Costs, *, transfer: float, transfer_ticks: int
-) -> tuple[dict[Action, float], list[tuple[float, float]], list[list[tuple[float, float]]]]:
-    """When actions start, the stretches in which all ranks share ends of the pipe, and when each rank waits
-    for what a neighbour's action takes longer than its own of the same tick."""
+) -> tuple[dict[Action, float], list[tuple[float, float]], list[list[_Wait]]]:
+    """When actions start, the stretches in which all ranks share ends of the pipe, and each rank's waits."""
     num_ranks = schedule.num_ranks
     ticks = assign_ticks(schedule, transfer_ticks)
     at = {(ticks[action], rank): action for rank, action in schedule.actions()}
     shares = _shares_of_ends(ticks, costs, schedule.placement)
     start: dict[Action, float] = {}
     ends: list[tuple[float, float]] = []
-    imbalances: list[list[tuple[float, float]]] = [[] for _ in range(num_ranks)]
+    waits: list[list[_Wait]] = [[] for _ in range(num_ranks)]
     ended = [[0.0] * num_ranks for _ in range(transfer_ticks)]
     lasted = [[0.0] * num_ranks for _ in range(transfer_ticks)]
     for tick in range(1 + max(*ticks.values(), *shares)):
@@ -203,7 +215,8 @@ def _neighbor_starts(
             times.append(max(own[rank], *(others[neighbor] + travel for neighbor in neighbors), 0.0))
             last = max(neighbors, key=others.__getitem__, default=rank)
             longer = lasted[-transfer_ticks][last] - lasted[-transfer_ticks][rank]
-            imbalances[rank].append((others[last] - max(longer, 0.0), others[last]))
+            there = others[last]
+            waits[rank].append(_Wait(there - max(longer, 0.0), there, there + travel))
         if tick in shares:
             together = max(times)
             ends.append((together, together + shares[tick]))
@@ -215,7 +228,7 @@ def _neighbor_starts(
                 took[rank] = cost_of(action, costs)
                 times[rank] += took[rank]
         ended, lasted = [*ended[1:], times], [*lasted[1:], took]
-    return start, ends, imbalances
+    return start, ends, waits
 
 
 def _shares_of_ends(ticks: Mapping[Action, int], costs: Costs, placement: Placement) -> dict[int, float]:
@@ -238,7 +251,7 @@ def _idle_stretches(
     start: Mapping[Action, float],
     end: Mapping[Action, float],
     ends: Sequence[tuple[float, float]],
-    imbalances: Sequence[Sequence[tuple[float, float]]],
+    waits: Sequence[Sequence[_Wait]],
     transfer: float,
     makespan: float,
 ) -> Iterator[Idle]:
@@ -247,7 +260,7 @@ def _idle_stretches(
     computed = {result(action): time for action, time in end.items()}
     for rank, order in enumerate(schedule.orders):
         free = 0.0
-        shared = deque(ends)
+        shared, own_waits = deque(ends), deque(waits[rank])
         for action in order:
             foreign = [
                 computed[need]
@@ -258,10 +271,11 @@ def _idle_stretches(
             arrived = ready + (transfer if foreign else 0.0)
             while shared and shared[0][1] <= start[action]:
                 since, until = shared.popleft()
-                yield from _waits(rank, free, since, ready=ready, arrived=arrived, rest=[(since, Cause.ENDS)])
+                rest = [*_causes_of(own_waits, until=since), (since, Cause.ENDS)]
+                yield from _idle(rank, free, since, ready=ready, arrived=arrived, rest=rest)
                 free = until
-            rest = _tick_causes(imbalances[rank], until=start[action])
-            yield from _waits(rank, free, start[action], ready=ready, arrived=arrived, rest=rest)
+            rest = [*_causes_of(own_waits, until=start[action]), (start[action], Cause.NEIGHBOR)]
+            yield from _idle(rank, free, start[action], ready=ready, arrived=arrived, rest=rest)
             free = end[action]
         for since, until in shared:
             if since > free:
@@ -271,7 +285,7 @@ def _idle_stretches(
             yield Idle(rank, free, makespan, Cause.DRAIN)
 
 
-def _waits(
+def _idle(
     rank: int,
     free: float,
     until: float,
@@ -280,7 +294,7 @@ def _waits(
     arrived: float,
     rest: Iterable[tuple[float, Cause]],
 ) -> Iterator[Idle]:
-    """The idle time from ``free`` to ``until``; ``rest`` says when each cause ends that comes after these two."""
+    """The idle time from ``free`` to ``until``; ``rest`` says when each further cause ends."""
     for mark, cause in ((ready, Cause.DEPENDENCY), (arrived, Cause.TRANSFER), *rest):
         mark = min(mark, until)
         if mark > free:
@@ -288,9 +302,10 @@ def _waits(
             free = mark
 
 
-def _tick_causes(imbalances: Sequence[tuple[float, float]], *, until: float) -> Iterator[tuple[float, Cause]]:
-    """When each stretch of waiting for neighbours ends, in turn, up to ``until``."""
-    for since, end in imbalances:
-        yield since, Cause.NEIGHBOR
-        yield end, Cause.IMBALANCE
-    yield until, Cause.NEIGHBOR
+def _causes_of(waits: deque[_Wait], *, until: float) -> Iterator[tuple[float, Cause]]:
+    """When each part of the waits that are over by ``until`` ends, and its cause; takes them out."""
+    while waits and waits[0].arrived <= until:
+        wait = waits.popleft()
+        yield wait.longer_from, Cause.NEIGHBOR
+        yield wait.there, Cause.IMBALANCE
+        yield wait.arrived, Cause.TRANSFER

@@ -61,7 +61,7 @@ def make_timed_train_step(
     global_norm: Callable[[Tree], GradientNorm],
     skip_non_finite: bool,
 ) -> Callable[[TrainState, Batch, Tree], tuple[TrainState, tuple[StepMetrics, Array]]]:
-    """The same step of a program with marks (pipeline/tick_clock.py), whose stamps come beside the metrics."""
+    """The same, of a program with marks (pipeline/tick_clock.py), whose stamps come beside the metrics."""
     update = _make_update(settings, global_norm=global_norm, skip_non_finite=skip_non_finite)
 
     def train_step(

@@ -265,7 +265,7 @@ def _make_tracing(
             show_message(log.line, f"step {step}: its ticks are in {path}; jaxpipe explain {directory.path}")
 
     timed_step, seconds = compile_timed_training(config, prepared, state)
-    show_facts(log.line.console, "compiled step with marks", [("compiled in", f"{seconds:.1f} s")])
+    show_facts(log.line.console, "compiled step with marks", [("with marks", f"compiled in {seconds:.1f} s")])
     describe = describer(config, prepared.plan, prepared.mesh, step=step)
     return TickTracing(step, timed_step, describe, keep)
 
