@@ -30,6 +30,7 @@ from jaxpipe.pipeline.program import Program
 from jaxpipe.pipeline.sharding import gather_weights, scatter_gradients, stage_specs
 from jaxpipe.pipeline.split_vjp import split_layer
 from jaxpipe.pipeline.tick import run_tick
+from jaxpipe.pipeline.tick_clock import mark_start, of_all_ranks, run_timed_tick, with_starts
 
 
 def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], LossAndGradients]:
@@ -41,18 +42,25 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
     assert program.has_backward, f"the schedule {program.table.name} has no backward action"
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> LossAndGradients:
-        num_tokens = _count_tokens(batch)
-        scale = 1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32)
-        buffers = _run_ticks(program, params, batch, constants, columns, scale)
-        gradients, loss = add_pipes(buffers, program.layout.placement, tied="head" not in params)
-        gradients = _reduce(program, gradients)
-        gradients["layers"] = jax.tree.map(lambda gradient: gradient[None], gradients["layers"])
-        return LossAndGradients(_total(program, loss) * scale, num_tokens, gradients)
+        return _local_loss_and_gradients(program, params, batch, constants, columns, timed=False)[0]
 
-    def specs(params: Tree) -> LossAndGradients:
-        return LossAndGradients._make((_SAME, _SAME, stage_specs(params, program.layout.sharding)))
+    return _over_mesh(program, local, lambda params: _gradient_specs(program, params))
 
-    return _over_mesh(program, local, specs)
+
+def make_timed_loss_and_gradients(
+    program: Program,
+) -> Callable[[Tree, Batch, Tree], tuple[LossAndGradients, Int32[Array, "ticks ranks marks 2"]]]:
+    """The same program with marks of the host's clock: to the bit the same results, and when each part ran.
+
+    Of each rank the times of its first device; see tick_clock.py.
+    """
+    assert program.has_backward, f"the schedule {program.table.name} has no backward action"
+
+    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
+        result, stamps = _local_loss_and_gradients(program, params, batch, constants, columns, timed=True)
+        return result, of_all_ranks(stamps, _axes(program), num_ranks=program.mesh.shape["pp"])
+
+    return _over_mesh(program, local, lambda params: (_gradient_specs(program, params), _SAME))
 
 
 def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Array, ""], Int32[Array, ""]]]:
@@ -60,7 +68,7 @@ def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Arr
     assert not program.has_backward, f"the schedule {program.table.name} is not forward-only"
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
-        buffers = _run_ticks(program, params, batch, constants, columns, None)
+        buffers, _ = _run_ticks(program, params, batch, constants, columns, None)
         return _total(program, add_ends(buffers.ends).loss), _count_tokens(batch)
 
     return _over_mesh(program, local, lambda params: (_SAME, _SAME))
@@ -113,6 +121,23 @@ def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tr
     return run
 
 
+def _gradient_specs(program: Program, params: Tree) -> LossAndGradients:
+    return LossAndGradients._make((_SAME, _SAME, stage_specs(params, program.layout.sharding)))
+
+
+def _local_loss_and_gradients(
+    program: Program, params: Tree, batch: Batch, constants: Tree, columns: _Columns, *, timed: bool
+) -> tuple[LossAndGradients, Any]:
+    """A whole step on one device, and when each part of its ticks ran, if ``timed``."""
+    num_tokens = _count_tokens(batch)
+    scale = 1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32)
+    buffers, besides = _run_ticks(program, params, batch, constants, columns, scale, timed=timed)
+    gradients, loss = add_pipes(buffers, program.layout.placement, tied="head" not in params)
+    gradients = _reduce(program, gradients)
+    gradients["layers"] = jax.tree.map(lambda gradient: gradient[None], gradients["layers"])
+    return LossAndGradients(_total(program, loss) * scale, num_tokens, gradients), besides
+
+
 def _run_ticks(
     program: Program,
     params: Tree,
@@ -120,16 +145,25 @@ def _run_ticks(
     constants: Tree,
     columns: _Columns,
     scale: Float[Array, ""] | None,
-) -> Buffers:
-    """All ticks of one step, on one device."""
+    *,
+    timed: bool = False,
+) -> tuple[Buffers, Int32[Array, "ticks marks 2"] | None]:
+    """All ticks of one step, on one device, and when each part of them ran, if ``timed``."""
     loops, ends, buffers = _prepare(program, params, batch, constants, scale)
     # a rank's own columns have lost their dimension of ranks
     rows = _Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
 
-    def tick(buffers: Buffers, row: _Columns) -> tuple[Buffers, None]:
-        return run_tick(program, buffers, loops=loops, ends=ends, rank=row.ranks, both_ends=row.ends), None
+    def tick(buffers: Buffers, row: _Columns) -> tuple[Buffers, Any]:
+        parts = {"loops": loops, "ends": ends, "rank": row.ranks, "both_ends": row.ends}
+        if timed:
+            return run_timed_tick(program, buffers, **parts)
+        return run_tick(program, buffers, **parts), None
 
-    return jax.lax.scan(tick, buffers, rows)[0]
+    if not timed:
+        return jax.lax.scan(tick, buffers, rows)
+    rows, began = mark_start(buffers, rows)
+    buffers, stamps = jax.lax.scan(tick, buffers, rows)
+    return buffers, with_starts(began, stamps)
 
 
 def _prepare(

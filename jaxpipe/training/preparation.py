@@ -6,21 +6,27 @@ Most of what can be refused is refused here: the text, the devices.
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.config import Config, faults
 from jaxpipe.data import DOCUMENT_ARRAYS, Batches, Sources, open_sources, validation_batches
-from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
+from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients, make_timed_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.plan import Plan, make_plan
 from jaxpipe.training.state import TrainState
-from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
+from jaxpipe.training.step import (
+    batch_shapes,
+    compile_step,
+    make_timed_train_step,
+    make_train_step,
+    to_microbatches,
+)
 
 
 class Prepared(NamedTuple):
@@ -65,13 +71,34 @@ def compile_training(
     config: Config, prepared: Prepared, state: TrainState
 ) -> tuple[jax.stages.Compiled, float]:
     """The compiled step, and how many seconds that took."""
-    plan, mesh = prepared.plan, prepared.mesh
+    plan = prepared.plan
     train_step = make_train_step(
         make_loss_and_gradients(plan.program),
         plan.optimizer,
-        global_norm=make_global_norm(plan.program.layout, mesh),
+        global_norm=make_global_norm(plan.program.layout, prepared.mesh),
         skip_non_finite=skips(config),
     )
+    return _compile(config, prepared, state, train_step)
+
+
+def compile_timed_training(
+    config: Config, prepared: Prepared, state: TrainState
+) -> tuple[jax.stages.Compiled, float]:
+    """The same with marks, for the step ``run.trace_step``."""
+    plan = prepared.plan
+    timed_step = make_timed_train_step(
+        make_timed_loss_and_gradients(plan.program),
+        plan.optimizer,
+        global_norm=make_global_norm(plan.program.layout, prepared.mesh),
+        skip_non_finite=skips(config),
+    )
+    return _compile(config, prepared, state, timed_step)
+
+
+def _compile(
+    config: Config, prepared: Prepared, state: TrainState, train_step: Callable[..., tuple[TrainState, Any]]
+) -> tuple[jax.stages.Compiled, float]:
+    plan, mesh = prepared.plan, prepared.mesh
     batch = shapes_of(config, mesh)
     began = time.perf_counter()
     compiled = compile_step(
