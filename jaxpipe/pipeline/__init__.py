@@ -3,8 +3,10 @@
 from jaxpipe.pipeline.contract import Batch, LossAndGradients, StageContract, Tree
 from jaxpipe.pipeline.executor import (
     buffer_shapes,
+    make_empty_slots,
     make_loss,
     make_loss_and_gradients,
+    make_loss_and_gradients_in_slots,
     make_timed_loss_and_gradients,
 )
 from jaxpipe.pipeline.layout import Layout, balanced_layers, to_canonical_layout, to_stage_layout
@@ -24,8 +26,10 @@ __all__ = [
     "balanced_layers",
     "buffer_shapes",
     "dense",
+    "make_empty_slots",
     "make_loss",
     "make_loss_and_gradients",
+    "make_loss_and_gradients_in_slots",
     "make_timed_loss_and_gradients",
     "to_canonical_layout",
     "to_stage_layout",

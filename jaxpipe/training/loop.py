@@ -19,6 +19,7 @@ from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
 from jaxpipe.training.processes import is_first
 from jaxpipe.training.progress import show_message
+from jaxpipe.training.slotted_step import SlottedStep
 from jaxpipe.training.state import TrainState, named_params
 from jaxpipe.training.step_log import REMEDY, DivergedError, StepLog, check_finite
 from jaxpipe.training.stopping.interrupt import Stop
@@ -54,7 +55,7 @@ class Loop(NamedTuple):
     tracing: of the step whose ticks are timed, None where none is.
     """
 
-    train_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, Any]]
+    train_step: SlottedStep
     constants: Tree
     batches: Batches
     cut: Callable[[dict], Batch]
@@ -147,9 +148,10 @@ def _evaluate_start(loop: Loop, state: TrainState, at: Start, stop: Stop) -> Sta
 
 
 def _finish_step(loop: Loop, step: int) -> None:
-    """Wait for the step in progress, under the limit of a step."""
+    """Wait for the step in progress, under the limit of a step; what follows may have its slots' memory."""
     loop.standing.begin(f"the end of step {step}", is_timed=True)
     loop.log.flush()
+    loop.train_step.release()
 
 
 def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | None:

@@ -46,7 +46,7 @@ def make_train_step(
     skip_non_finite: a step whose loss or norm is not finite leaves the state as it was (optimizer.py).
     """
 
-    update = _make_update(settings, global_norm=global_norm, skip_non_finite=skip_non_finite)
+    update = make_update(settings, global_norm=global_norm, skip_non_finite=skip_non_finite)
 
     def train_step(state: TrainState, batch: Batch, constants: Tree) -> tuple[TrainState, StepMetrics]:
         return update(state, loss_and_gradients(state.params, batch, constants))
@@ -62,7 +62,7 @@ def make_timed_train_step(
     skip_non_finite: bool,
 ) -> Callable[[TrainState, Batch, Tree], tuple[TrainState, tuple[StepMetrics, Array]]]:
     """The same, of a program with marks (pipeline/tick_clock.py), whose stamps come beside the metrics."""
-    update = _make_update(settings, global_norm=global_norm, skip_non_finite=skip_non_finite)
+    update = make_update(settings, global_norm=global_norm, skip_non_finite=skip_non_finite)
 
     def train_step(
         state: TrainState, batch: Batch, constants: Tree
@@ -74,7 +74,7 @@ def make_timed_train_step(
     return train_step
 
 
-def _make_update(
+def make_update(
     settings: AdamW, *, global_norm: Callable[[Tree], GradientNorm], skip_non_finite: bool
 ) -> Callable[[TrainState, LossAndGradients], tuple[TrainState, StepMetrics]]:
     """What a step does with its gradients."""

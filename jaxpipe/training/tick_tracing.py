@@ -25,6 +25,7 @@ from jaxpipe.pipeline.tick_clock import MARKS, NANOSECONDS, to_nanoseconds
 from jaxpipe.planning.tick_file import ENDS, Marks, TickTrace
 from jaxpipe.schedules import Action, Schedule
 from jaxpipe.training.plan import Plan
+from jaxpipe.training.slotted_step import SlottedStep
 from jaxpipe.training.state import TrainState
 from jaxpipe.training.step import StepMetrics
 
@@ -58,7 +59,7 @@ class TickTracing:
 def run_watched(
     tracing: TickTracing,
     step: int,
-    plain_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]],
+    plain_step: SlottedStep,
     *arguments: Any,
 ) -> tuple[TrainState, StepMetrics]:
     """A step that ``tracing`` watches; the devices must have nothing else to do."""
@@ -67,6 +68,7 @@ def run_watched(
         state, metrics = jax.block_until_ready(plain_step(*arguments))
         tracing.plain_seconds.append((time.monotonic_ns() - began) / NANOSECONDS)
         return state, metrics
+    plain_step.release()
     state, (metrics, stamps) = jax.block_until_ready(tracing.timed_step(*arguments))
     ended = time.monotonic_ns()
     if step == tracing.step:

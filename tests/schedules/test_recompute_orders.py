@@ -66,9 +66,7 @@ def test_every_schedule_takes_r_and_is_never_slower_than_with_r_right_before_b(
 
 
 def without_r(schedule: Schedule) -> Schedule:
-    orders = (
-        tuple(action for action in order if action.kind is not Kind.R) for order in schedule.orders
-    )
+    orders = (tuple(action for action in order if action.kind is not Kind.R) for order in schedule.orders)
     return replace(schedule, orders=tuple(orders))
 
 
@@ -146,7 +144,10 @@ def by_hand(order: str, num_microbatches: int = 1) -> Schedule:
     ("order", "said"),
     [
         ("0F0 0R0 0BW0 0F1 0BW1", r"0R1 runs 0 times; rank 0 must run it once, as there are R of others"),
-        ("0F0 0F1 0R0 0BW0 0R1 0R1 0BW1", r"0R1 runs 2 times; rank 0 must run it once(.|\n)*\[0R1\] *\[0R1\]"),
+        (
+            "0F0 0F1 0R0 0BW0 0R1 0R1 0BW1",
+            r"0R1 runs 2 times; rank 0 must run it once(.|\n)*\[0R1\] *\[0R1\]",
+        ),
         ("0F0 0BW0 0R0 0F1 0R1 0BW1", r"0BW0 comes before 0R0 on rank 0, but needs it(.|\n)*\[0BW0\]"),
         ("0F0 0B0 0R0 0W0 0F1 0R1 0BW1", r"0B0 comes before 0R0 on rank 0, but needs it(.|\n)*\[0B0\]"),
         ("0R0 0F0 0BW0 0F1 0R1 0BW1", r"0R0 comes before 0F0 on rank 0, but needs it(.|\n)*\[0R0\]"),
