@@ -84,10 +84,10 @@ def _longest_stage(config: Config) -> int:
 
 def _measure(config: Config, stage_layers: int, *, num_rounds: int, output: str) -> None:
     with leaving_at_once("jaxpipe profile"):
-        from jaxpipe.profiling.measure import num_programs
+        from jaxpipe.profiling.measure import num_parts
         from jaxpipe.profiling.request import profile  # loads JAX
 
-        with progress_bar("measuring", num_programs(stage_layers)) as advance:
+        with progress_bar("measuring", num_parts(stage_layers, num_rounds=num_rounds)) as advance:
             measured = profile(config, stage_layers=stage_layers, num_rounds=num_rounds, advance=advance)
     sys.stdout.write("\n".join(profile_lines(measured, config.mesh, num_rounds=num_rounds)) + "\n")
     write(to_text(measured.costs), output)

@@ -70,7 +70,9 @@ def parse_without_run(argv: Sequence[str]) -> tuple[Config | None, list[Fault]]:
     if line.help:
         parse([*line.files[:1], "--help"])
     file = line.files[0] if line.files else os.path.relpath(DEFAULT_FILE)
-    values, found = _read(overlay([read_yaml_file(file), line.source]), xla_flags=os.environ.get(VARIABLE, ""))
+    values, found = _read(
+        overlay([read_yaml_file(file), line.source]), xla_flags=os.environ.get(VARIABLE, "")
+    )
     found += _surplus_faults(line)
     if line.dry_run:
         found.append(Fault("--dry-run is for train.py; leave it out", "command line"))

@@ -14,17 +14,19 @@ Not measured: the reduction over dp and ZeRO, collectives of the ends over pp, a
 travel between hosts unless the devices at hand are on several.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from operator import itemgetter
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from jaxpipe.errors import InputError
+from jaxpipe.pipeline.remat import POLICIES, Remat
 from jaxpipe.planning.costs_file import REMATS, ActionSeconds, MeasuredCosts
-from jaxpipe.profiling.rows import What
+from jaxpipe.profiling.rows import NUM_FILLING_ROWS, What
 from jaxpipe.profiling.ticks import Bench, Sizes, Stopwatch, make_bench, make_stopwatch
 from jaxpipe.profiling.timing import Seconds, seconds_each, seconds_more
 from jaxpipe.profiling.update import time_update
@@ -55,9 +57,9 @@ class _Shared(NamedTuple):
     transfer: Seconds | None
 
 
-def num_programs(stage_layers: int) -> int:
-    """How often ``measure`` advances."""
-    return len(REMATS) * (2 if stage_layers > 1 else 1) + 2
+def num_parts(stage_layers: int, *, num_rounds: int) -> int:
+    """How often ``measure`` advances: for each program that is compiled, and for each round."""
+    return len(REMATS) * (2 if stage_layers > 1 else 1) + num_rounds + 2
 
 
 def measure(
@@ -72,25 +74,26 @@ def measure(
 ) -> Profile:
     """The profile of a layer and of a stage; ``devices`` are whole ranks of ``sizes.tp``.
 
-    vocabulary_shards: devices that share the vocabulary in the configuration. advance: called when one more
-    of ``num_programs`` is done.
+    vocabulary_shards: devices that share the vocabulary in the configuration. advance: called with 1 when one
+    more of ``num_parts`` is done.
 
     Raises:
         InputError: a device has too little memory.
     """
-    rank = devices[: sizes.tp]
-    spread: dict[str, Seconds] = {}
     with _enough_memory():
-        one = make_bench(sizes, rank, num_layers=1)
-        spread |= _time_actions("layer", one, num_rounds=num_rounds, advance=advance)
-        update = time_update(optimizer, one.params, num_rounds=num_rounds)
+        spread = _time_actions(
+            {
+                name: make_bench(sizes, devices[: sizes.tp], num_layers=num_layers)
+                for name, num_layers in (("layer", 1), ("stage", stage_layers))
+                if name == "layer" or num_layers > 1
+            },
+            num_rounds=num_rounds,
+            advance=advance,
+        )
+        together = make_bench(sizes, devices, num_layers=1)
+        shared = _time_together(together, num_rounds=num_rounds)
         advance(1)
-        del one
-        if stage_layers > 1:
-            stage = make_bench(sizes, rank, num_layers=stage_layers)
-            spread |= _time_actions("stage", stage, num_rounds=num_rounds, advance=advance)
-            del stage
-        shared = _time_together(make_bench(sizes, devices, num_layers=1), num_rounds=num_rounds)
+        update = time_update(optimizer, together.params, num_rounds=num_rounds)
         advance(1)
     spread["head"] = spread["head"].scaled(vocabulary_shards)
     both = (spread.pop("embed"), spread.pop("unembed"))
@@ -125,24 +128,25 @@ def measure(
 
 
 def _time_actions(
-    name: str, bench: Bench, *, num_rounds: int, advance: Callable[[int], None]
+    benches: Mapping[str, Bench], *, num_rounds: int, advance: Callable[[int], None]
 ) -> dict[str, Seconds]:
-    """Of each remat the actions; and, with a single layer, the ends of the pipe."""
-    found: dict[str, Seconds] = {}
-    for remat in REMATS:
-        watch = make_stopwatch(bench, kinds=_ACTIONS, remat=remat, num_rows=NUM_ROWS)
-        with_ends = name == "layer" and remat == REMATS[0]
-        whats = [*_ACTIONS, *(_ENDS if with_ends else ())]
-        seconds = seconds_each(
-            lambda what, count, watch=watch: watch.run(what, count, 1),  # type: ignore[misc]
-            whats,
-            num_rounds=num_rounds,
-            most=watch.most,
-        )
-        found |= {f"{name}.{remat}.{what}": seconds[what] for what in _ACTIONS}
-        found |= {what: seconds[what] for what in whats if what not in _ACTIONS}
-        advance(1)
-    return found
+    """Of each length and remat the actions; and, once, the ends of the pipe."""
+    watches: dict[tuple[str, Remat], Stopwatch] = {}
+    for name, bench in benches.items():
+        for remat in POLICIES:
+            watches[name, remat] = make_stopwatch(bench, kinds=_ACTIONS, remat=remat, num_rows=NUM_ROWS)
+            advance(1)
+    asked = [(key, what) for key in watches for what in _ACTIONS]
+    asked[:0] = [(asked[0][0], end) for end in _ENDS]
+    found = seconds_each(
+        lambda name, count: watches[name[0]].run(name[1], count, 1),
+        asked,
+        num_rounds=num_rounds,
+        most=NUM_ROWS - NUM_FILLING_ROWS,
+        program_of=itemgetter(0),
+        advance=advance,
+    )
+    return {what if what in _ENDS else ".".join((*key, what)): found[key, what] for key, what in asked}
 
 
 def _time_together(bench: Bench, *, num_rounds: int) -> _Shared:
@@ -172,7 +176,10 @@ def _sharing(watch: Stopwatch, num_ranks: int, *, tp: int, num_rounds: int) -> t
         if num_ranks <= _ALL_MEASURED or count in (num_ranks, 1 << (count.bit_length() - 1))
     ]
     seconds = seconds_each(
-        lambda ranks, count: watch.run("BW", count, ranks), counts, num_rounds=num_rounds, most=watch.most
+        lambda ranks, count: watch.run("BW", count, ranks),
+        counts,
+        num_rounds=num_rounds,
+        most=NUM_ROWS - NUM_FILLING_ROWS,
     )
     times = [seconds[count].median / seconds[1].median for count in counts]
     devices = np.arange(1, num_ranks * tp + 1)

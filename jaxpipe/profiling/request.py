@@ -15,9 +15,7 @@ from jaxpipe.training.devices import emulate, find_devices, make_float32_exact
 from jaxpipe.training.plan import optimizer_of
 
 
-def profile(
-    config: Config, *, stage_layers: int, num_rounds: int, advance: Callable[[int], None]
-) -> Profile:
+def profile(config: Config, *, stage_layers: int, num_rounds: int, advance: Callable[[int], None]) -> Profile:
     """Measure what ``config`` would run; see ``measure``. To be called before JAX's devices start.
 
     Raises:

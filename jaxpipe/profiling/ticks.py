@@ -19,7 +19,7 @@ from jaxpipe.pipeline.contract import VOCABULARY_GROUPS
 from jaxpipe.pipeline.executor import Columns, make_given_ticks
 from jaxpipe.pipeline.remat import Remat
 from jaxpipe.pipeline.sharding import stage_shardings
-from jaxpipe.profiling.rows import NUM_FILLING_ROWS, What, rows_of, table_of
+from jaxpipe.profiling.rows import What, rows_of, table_of
 from jaxpipe.schedules.placement import looped
 
 _FILL = 0.02
@@ -62,14 +62,12 @@ class Bench:
 
 @dataclass(frozen=True, eq=False)
 class Stopwatch:
-    """A compiled program of so many rows, the last ``most`` of which are free.
+    """A compiled program of a number of rows.
 
     run: ``(what, in how many rows, on how many ranks)``, done when it returns.
     """
 
     run: Callable[[What, int, int], None]
-    num_rows: int
-    most: int
 
 
 def make_bench(sizes: Sizes, devices: Sequence[jax.Device], *, num_layers: int) -> Bench:
@@ -118,13 +116,15 @@ def make_stopwatch(
         given = jax.device_put(columns(what, count, ranks), lie)
         jax.block_until_ready(compiled(*arguments, given))
 
-    return Stopwatch(run, num_rows, num_rows - NUM_FILLING_ROWS)
+    return Stopwatch(run)
 
 
 def _layout(sizes: Sizes, mesh: Mesh, num_layers: int) -> Layout:
     num_ranks = mesh.shape["pp"]
     vocab_size = sizes.vocabulary_rows * num_ranks * sizes.tp
-    sharding = Sharding(tp=sizes.tp, sequence=sizes.sequence_parallel, splits=llama_contract(sizes.model, "einsum").splits)
+    sharding = Sharding(
+        tp=sizes.tp, sequence=sizes.sequence_parallel, splits=llama_contract(sizes.model, "einsum").splits
+    )
     return Layout(looped(num_ranks), (num_layers,) * num_ranks, vocab_size, sharding)
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import groupby
 from statistics import median
 from typing import NamedTuple, TypeVar
 
@@ -26,19 +27,31 @@ class Seconds(NamedTuple):
 
 
 def seconds_each(
-    run: Callable[[Name, int], object], names: Sequence[Name], *, num_rounds: int, most: int
+    run: Callable[[Name, int], object],
+    names: Sequence[Name],
+    *,
+    num_rounds: int,
+    most: int,
+    program_of: Callable[[Name], Hashable] = lambda _: None,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> dict[Name, Seconds]:
     """Seconds of one thing of each name; ``run(name, count)`` does so many, and returns when they are done.
 
     What takes long is done once or twice a run, what is short up to ``most`` times. Runs take turns, so that
     what else the machine does falls on all of them alike; the first run of each does not count.
+
+    program_of: names of one program, which follow each other, take as long as each other to do nothing.
+    advance: called with 1 when one more of the rounds is over.
     """
     counts = {name: _count_for(run, name, most) for name in names}
     found: dict[Name, list[float]] = {name: [] for name in names}
     for _ in range(num_rounds):
-        base = _seconds(run, names[0], 0)
-        for name, count in counts.items():
-            found[name].append((_seconds(run, name, count) - base) / count)
+        for _, group in groupby(names, program_of):
+            of_program = [*group]
+            base = _seconds(run, of_program[0], 0)
+            for name in of_program:
+                found[name].append((_seconds(run, name, counts[name]) - base) / counts[name])
+        advance(1)
     return {name: seconds_of(values) for name, values in found.items()}
 
 

@@ -55,7 +55,8 @@ def test_the_costs_of_a_step_add_up_to_its_time() -> None:
         costs = profile(config, stage_layers=LAYERS, num_rounds=3, advance=lambda _: None).costs
         ratios.append(predicted(costs, num_parameters) / median([*before, *_seconds(step.run)]))
         if abs(ratios[-1] - 1) <= TOLERANCE:
-            print(ratios, costs); return
+            print(ratios, costs)
+            return
     pytest.fail(f"predicted over measured: {ratios}")
 
 
