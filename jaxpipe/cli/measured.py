@@ -25,7 +25,7 @@ def add_measured_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--costs",
         metavar="FILE",
-        help="seconds of everything, as `jaxpipe profile` has measured them, instead of --cost and --transfer",
+        help="seconds of all things, as `jaxpipe profile` measured them, instead of --cost and --transfer",
     )
     parser.add_argument("--layers", metavar="N", help="of the model, with --costs (default: as measured)")
     parser.add_argument("--remat", help=f"with --costs: {', '.join(REMATS)} (default full)")
@@ -70,8 +70,8 @@ def costs_of_part(measured: Measured, num_parts: int, faults: list[str]) -> Cost
     """Of each of so many equal parts of the layers, a stage or all of a rank; and of the ends of the pipe."""
     if measured.num_layers < num_parts:
         faults.append(
-            f"--layers {measured.num_layers} cannot fill {num_parts} stages; use at least {num_parts}, or fewer "
-            "ranks or chunks"
+            f"--layers {measured.num_layers} cannot fill {num_parts} stages; use at least {num_parts}, or "
+            "fewer ranks or chunks"
         )
         return Costs()
     F, B, W = (

@@ -62,8 +62,8 @@ def _notes(costs: MeasuredCosts, mesh: MeshConfig) -> Iterator[str]:
     if costs.num_devices < wanted:
         yield ""
         yield (
-            f"the mesh wants {wanted} devices, and there are {costs.num_devices}: what more of them do to each "
-            "other is not measured"
+            f"the mesh wants {wanted} devices, but there are {costs.num_devices}: what more of them do to "
+            "each other is not measured"
         )
     if costs.transfer == 0:
         yield ""

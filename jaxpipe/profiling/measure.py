@@ -2,16 +2,16 @@
 
     F, B, W, BW       one rank acts; seconds of the action alone, without its tick
     R                 F of remat none: what a layer keeps, made once more from its input
-    head, embedding   on the rows of the vocabulary that a device of the configuration has, times as many devices
-                      as share them: what is done for every row is right for the whole, and what every device
-                      does for all tokens (norm, broadcast) counts once for each, as it does when they share it
+    head, embedding   on the rows of the vocabulary that a device of the configuration has, times as many
+                      devices as share them: what is done for every row is right for the whole, and what
+                      every device does for all tokens (norm, look-up) counts once for each of them
     transfer          half of what both messages of a tick, one to each neighbour, add to it
     tick              all ranks idle
     sharing           several ranks run the same BW of one layer, against one of them
     update            the optimizer, on the weights of one layer and of the vocabulary on one device
 
-Not measured: the reduction over dp and ZeRO, collectives of the ends over pp, and what messages cost that
-travel between hosts unless the devices at hand are on several.
+All actions and ends take turns, round by round. Not measured: what ZeRO and the sum over dp communicate, what
+the ends exchange over pp, and messages between hosts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,12 +33,12 @@ from jaxpipe.profiling.update import time_update
 from jaxpipe.training.optimizer import AdamW
 
 NUM_ROWS, NUM_MORE_ROWS = 130, 512
-"""Rows of a program, and how many more the one has that tells what an empty row costs."""
+"""Rows of a program, and how many more that one has that tells what an empty row costs."""
 
 _ACTIONS: tuple[What, ...] = ("F", "B", "W", "BW")
 _ENDS: tuple[What, ...] = ("head", "embed", "unembed")
 _ALL_MEASURED = 8
-"""Up to so many ranks the sharing of every number is measured; above, of powers of two, with lines between."""
+"""Up to so many ranks the sharing of every number is measured; above, that of powers of two."""
 
 
 @dataclass(frozen=True)

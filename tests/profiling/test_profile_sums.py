@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from benchmarks.programs import Task, pipelined_step, random_text
-from jaxpipe.config import Config, from_yaml
+from jaxpipe.config import from_yaml
 from jaxpipe.planning.costs_file import MeasuredCosts, action_seconds
 from jaxpipe.profiling.request import profile
-from jaxpipe.training.preparation import mesh_of
 from jaxpipe.training.plan import make_plan
+from jaxpipe.training.preparation import mesh_of
 
 MICROBATCHES, LAYERS = 6, 3
 CONFIG = {
@@ -42,6 +42,7 @@ def predicted(costs: MeasuredCosts, num_parameters: int) -> float:
     return MICROBATCHES * (kinds + ends + 3 * costs.tick) + num_parameters * costs.update_per_parameter
 
 
+@pytest.mark.slow
 def test_the_costs_of_a_step_add_up_to_its_time() -> None:
     """Of a few tries the best counts: what else the machine does falls on one side alone now and then."""
     config = from_yaml(yaml.safe_dump(CONFIG))
@@ -55,7 +56,6 @@ def test_the_costs_of_a_step_add_up_to_its_time() -> None:
         costs = profile(config, stage_layers=LAYERS, num_rounds=3, advance=lambda _: None).costs
         ratios.append(predicted(costs, num_parameters) / median([*before, *_seconds(step.run)]))
         if abs(ratios[-1] - 1) <= TOLERANCE:
-            print(ratios, costs)
             return
     pytest.fail(f"predicted over measured: {ratios}")
 
