@@ -27,7 +27,7 @@ OURS = {
         "errors",
     },
 }
-"""What of ours each part may import; ``config``, ``training`` and ``cli`` stand above all but ``profiling``."""
+"""What of ours each part may import; ``config``, ``training`` and ``cli`` stand above nearly all of these."""
 
 THEIRS = {
     "schedules": set(),

@@ -95,7 +95,7 @@ def test_the_table_says_what_was_not_measured() -> None:
     lines = list(profile_lines(Profile(costs, spread), MeshConfig(dp=2, pp=4), num_rounds=3))
     assert lines[3].split() == ["F", "B", "W", "BW", "R"]
     assert lines[4].split()[-2:] == ["s", "±15%"]
-    assert [line.split()[-3:-1] for line in lines[8:12]] == [
+    assert [line.split()[-3:-1] for line in lines[9:13]] == [
         ["250", "ms"],
         ["1", "us"],
         ["20", "us"],
