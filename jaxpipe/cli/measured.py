@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxpipe.cli.sizes import read_number
-from jaxpipe.planning.costs_file import REMATS, MeasuredCosts, action_seconds, read_costs
+from jaxpipe.planning.costs_file import REMATS, MeasuredCosts, read_costs
+from jaxpipe.planning.schedule_costs import costs_of_layers
 from jaxpipe.schedules import Costs
 
 _MOST_LAYERS = 2**16
@@ -74,19 +75,5 @@ def costs_of_part(measured: Measured, num_parts: int, faults: list[str]) -> Cost
             "fewer ranks or chunks"
         )
         return Costs()
-    F, B, W = (
-        action_seconds(measured.costs, kind, remat=measured.remat, num_layers=measured.num_layers / num_parts)
-        for kind in ("F", "B", "W")
-    )
-    return Costs(F, B, W, head=measured.costs.head, embedding=measured.costs.embedding)
-
-
-def message_seconds(measured: Measured, sync: str) -> float:
-    """What stands between an action and its neighbour's next.
-
-    The lowered program sends to both neighbours at every tick, one after the other, and a tick itself costs
-    something; a message of its own costs itself alone.
-    """
-    if sync == "neighbor":
-        return 2 * measured.costs.transfer + measured.costs.tick
-    return measured.costs.transfer
+    num_layers = measured.num_layers / num_parts
+    return costs_of_layers(measured.costs, remat=measured.remat, num_layers=num_layers)

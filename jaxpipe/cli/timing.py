@@ -8,11 +8,11 @@ from jaxpipe.cli.measured import (
     Measured,
     add_measured_arguments,
     costs_of_part,
-    message_seconds,
     read_measured,
 )
 from jaxpipe.cli.sizes import read_number
 from jaxpipe.pictures import Timed
+from jaxpipe.planning.schedule_costs import message_seconds
 from jaxpipe.schedules import Costs, Schedule, fuse_backward, simulate, split_backward
 from jaxpipe.schedules.costs import ENDS, UNIT_COSTS, find_cost_faults
 from jaxpipe.schedules.simulate import find_simulation_faults
@@ -66,7 +66,7 @@ def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
     if arguments.transfer is not None:
         transfer = read_number(arguments.transfer, float, option="--transfer", faults=faults, fallback=0.0)
     elif measured is not None:
-        transfer = message_seconds(measured, arguments.sync)
+        transfer = message_seconds(measured.costs, sync=arguments.sync)
     transfer_ticks = 1
     if arguments.transfer_ticks is not None:
         transfer_ticks = read_number(

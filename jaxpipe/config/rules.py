@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jaxpipe.config.costs_rule import COSTS_KEYS, check_costs
 from jaxpipe.config.curve_rules import check_tensorboard, check_wandb
 from jaxpipe.config.keys import flatten
 from jaxpipe.config.mesh_rules import (
@@ -148,6 +149,8 @@ _CHOICE = (
     "pipeline.transfer_ticks",
     "pipeline.fuse_backward",
     "model.num_hidden_layers",
+    "pipeline.costs",
+    "pipeline.remat",
 )
 """The fields of ``ScheduleChoice``."""
 
@@ -176,6 +179,7 @@ _RULES = (
     _Rule(IDENTITY, check_identity),
     _Rule(("distributed.num_processes", "mesh.dp", "mesh.pp", "mesh.tp"), check_devices),
     _Rule(_CHOICE, _schedule),
+    _Rule(COSTS_KEYS, check_costs),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),

@@ -3,11 +3,15 @@
 import os
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from jaxpipe.config.sections import Config
+from jaxpipe.planning.costs_file import read_costs
+from jaxpipe.planning.schedule_costs import costs_of_layers, message_seconds
 from jaxpipe.schedules import GENERATORS, Schedule, build, default_schedule, find_faults
 from jaxpipe.schedules.auto import Memory, Timing, find_schedule
+from jaxpipe.schedules.costs import UNIT_COSTS
 from jaxpipe.schedules.schedule_file import is_file, read_schedule_file
 
 AUTO = "auto"
@@ -17,7 +21,10 @@ _MOST_PIPES = 2
 
 
 class ScheduleChoice(NamedTuple):
-    """The keys that choose a schedule: those of ``pipeline``, ``mesh.pp`` and ``model.num_hidden_layers``."""
+    """The keys that choose a schedule: those of ``pipeline``, ``mesh.pp`` and ``model.num_hidden_layers``.
+
+    remat: counts with costs alone.
+    """
 
     schedule: str | None
     num_ranks: int
@@ -28,6 +35,8 @@ class ScheduleChoice(NamedTuple):
     transfer_ticks: int
     fuse_backward: bool
     num_layers: int
+    costs: str | None
+    remat: str
 
     @property
     def name(self) -> str:
@@ -54,6 +63,8 @@ def choice_of(config: Config) -> ScheduleChoice:
         transfer_ticks=pipeline.transfer_ticks,
         fuse_backward=pipeline.fuse_backward,
         num_layers=config.model.num_hidden_layers,
+        costs=pipeline.costs,
+        remat=pipeline.remat,
     )
 
 
@@ -68,7 +79,9 @@ def make_schedule(choice: ScheduleChoice) -> Schedule:
 
 
 def find_choice_faults(choice: ScheduleChoice) -> Iterator[str]:
-    """All that is wrong with it, each beginning with the key."""
+    """All that is wrong with it, each beginning with the key; the file of costs has a rule of its own."""
+    if choice.costs is not None and choice.name != AUTO:
+        yield "pipeline.costs is for auto; leave it out"
     if is_file(choice.name):
         yield from _find_file_faults(choice)
         return
@@ -133,15 +146,23 @@ def _read_unchanged(path: str, *_: int) -> Schedule:
 
 @lru_cache(maxsize=8)
 def _search(choice: ScheduleChoice) -> Schedule:
-    """The best order for the program that will run: in ticks, F = B = W, no more chunks than layers."""
+    """The best order for the program that will run: in ticks, no more chunks than layers.
+
+    F = B = W, unless a file has costs: those of all layers of a rank.
+    """
     default = GENERATORS["interleaved"].default_chunks
     most = min(choice.num_chunks or default, choice.num_layers // choice.num_ranks)
+    costs, transfer = UNIT_COSTS, 0.0
+    if choice.costs is not None:
+        measured = read_costs(Path(choice.costs))
+        layers = choice.num_layers / choice.num_ranks
+        costs = costs_of_layers(measured, remat=choice.remat, num_layers=layers)
+        transfer = message_seconds(measured, sync="neighbor")
     return find_schedule(
         choice.num_ranks,
         choice.num_microbatches,
-        timing=Timing(
-            sync="neighbor", transfer_ticks=choice.transfer_ticks, fuse_backward=choice.fuse_backward
-        ),
+        costs=costs,
+        timing=Timing(transfer, "neighbor", choice.transfer_ticks, choice.fuse_backward),
         memory=None if choice.memory_limit is None else Memory(choice.memory_limit),
         chunks=range(1, most + 1),
     ).schedule
