@@ -7,7 +7,7 @@ or, two a rank, in a V. Others may: a named schedule with more chunks, or with t
 Costs are of all layers of a rank, which it may cut into chunks; or one a stage, of stages as they are.
 Memory is in activations of one microbatch in all layers of a rank, of which 1f1b holds as many as there are
 ranks; or in any unit, such as bytes, if --activation says how large one is. --format csv writes what train.py
-can run.
+can run. --recompute looks for an order with R; what R makes again is not counted as memory.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
     refuse_if_any(faults)
     refuse_if_any(find_request_faults(**request))
     with _told_after(_SILENT_FOR, "searching, which can take a minute"):
-        found = find_schedule(**request, two_pipes=arguments.two_pipes)
+        found = find_schedule(**request, two_pipes=arguments.two_pipes, recompute=arguments.recompute)
     said = describe(found)
     if seconds is not None:
         said += _solve(found, request, seconds)
@@ -95,7 +95,7 @@ def _read_request(arguments: argparse.Namespace, faults: list[str]) -> dict:
     if timing.fuses_backward and timing.sync == "async":
         faults.append("--fuse-backward is for --sync neighbor here; give that too, or leave it out")
     costs = timing.costs
-    if sizes.num_chunks and any(isinstance(value, tuple) for value in (costs.F, costs.B, costs.W)):
+    if sizes.num_chunks and any(isinstance(value, tuple) for value in (costs.F, costs.B, costs.W, costs.R)):
         faults.append("--chunks is settled by costs of each stage; leave one of them out")
     most = 2 if sizes.num_chunks is None else sizes.num_chunks
     if not 1 <= most <= MOST_SEARCHED:
@@ -138,6 +138,8 @@ def _read_exact(arguments: argparse.Namespace, faults: list[str]) -> float | Non
         faults.append("--exact is for --sync async; leave one of them out")
     if arguments.two_pipes:
         faults.append("--exact knows one pipe, so it cannot judge --two-pipes; leave one of them out")
+    if arguments.recompute:
+        faults.append("--exact knows no R, so it cannot judge --recompute; leave one of them out")
     return seconds
 
 

@@ -18,6 +18,7 @@
     jaxpipe compare-hf second-hf runs/second
     jaxpipe plot runs/first runs/second -o curves.svg
     jaxpipe profile configs/bench.yaml -o costs.json --mesh.pp 2
+    jaxpipe explain runs/first -o explained.html --trace explained.json
 
 Schedules answer within a second, and so does ``ls``, since nothing here loads JAX, nor a command that was not
 asked for. All faults of a request are reported at once, with exit code 2.
@@ -69,6 +70,7 @@ _ALONE: tuple[tuple[str, str, str], ...] = (
     ("import-hf", "start a run from a Llama of Hugging Face", "hugging_face.import_hf"),
     ("export-hf", "write a checkpoint as a Llama of Hugging Face", "hugging_face.export_hf"),
     ("compare-hf", "compare the logits of the two", "hugging_face.compare_hf"),
+    ("explain", "where the time of a step went, beside the prediction", "explain"),
     ("plot", "the curves of one run or several as a picture", "plot"),
     ("profile", "measure what a configuration's actions cost on the devices at hand", "profile"),
 )

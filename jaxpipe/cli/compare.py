@@ -31,6 +31,7 @@ from jaxpipe.cli.timing import (
     costs_per_rank,
     costs_to_search,
     find_ignored_costs,
+    find_recompute_faults,
     read_timing,
     timed,
 )
@@ -82,6 +83,8 @@ def _read(arguments: argparse.Namespace) -> list[Timed]:
         schedule = _read_one(text, sizes, timing, faults)
         if schedule:
             title = schedule.name if is_file(text) else text
+            if is_file(text):
+                faults += find_recompute_faults(schedule, arguments)
             ready.append((title, schedule, costs_per_rank(schedule, timing, faults)))
     faults += find_output_faults(arguments, FORMATS) + find_color_faults(arguments)
     refuse_if_any(faults)
@@ -113,7 +116,7 @@ def _search(sizes: Sizes, timing: Timing, faults: list[str]) -> Schedule | None:
     given = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, **sizes.options}
     wrong = find_faults("auto", num_chunks=sizes.num_chunks, **given)
     costs = costs_to_search(timing, num_ranks, wrong)
-    if any(isinstance(value, tuple) for value in (costs.F, costs.B, costs.W)):
+    if any(isinstance(value, tuple) for value in (costs.F, costs.B, costs.W, costs.R)):
         wrong.append("auto cannot be compared at costs of each part of the model; give single numbers")
     if sizes.num_ranks is None or sizes.num_microbatches is None or wrong:
         faults += wrong
@@ -127,6 +130,7 @@ def _search(sizes: Sizes, timing: Timing, faults: list[str]) -> Schedule | None:
             timing=SearchTiming(timing.transfer, timing.sync, timing.transfer_ticks, timing.fuses_backward),
             memory=None if limit is None else Memory(limit),
             chunks=range(1, (sizes.num_chunks or SEARCHED["auto"].default_chunks) + 1),
+            recompute=timing.recomputes,
         ).schedule
     except ValueError as error:
         faults.append(str(error))

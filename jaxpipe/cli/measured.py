@@ -48,6 +48,8 @@ def read_measured(arguments: argparse.Namespace, faults: list[str]) -> Measured 
     if remat not in REMATS:
         faults.append(f"--remat {remat!r} must be one of {', '.join(REMATS)}")
         remat = REMATS[0]
+    if arguments.recompute and remat != "full":
+        faults.append(f"--remat {remat} has nothing that --recompute could do; leave one of them out")
     num_layers = None
     if arguments.layers is not None:
         num_layers = read_number(arguments.layers, int, option="--layers", faults=faults, fallback=1)
@@ -67,7 +69,7 @@ def read_measured(arguments: argparse.Namespace, faults: list[str]) -> Measured 
     return Measured(costs, remat, num_layers)
 
 
-def costs_of_part(measured: Measured, num_parts: int, faults: list[str]) -> Costs:
+def costs_of_part(measured: Measured, num_parts: int, faults: list[str], *, recomputes: bool) -> Costs:
     """Of each of so many equal parts of the layers, a stage or all of a rank; and of the ends of the pipe."""
     if measured.num_layers < num_parts:
         faults.append(
@@ -76,4 +78,4 @@ def costs_of_part(measured: Measured, num_parts: int, faults: list[str]) -> Cost
         )
         return Costs()
     num_layers = measured.num_layers / num_parts
-    return costs_of_layers(measured.costs, remat=measured.remat, num_layers=num_layers)
+    return costs_of_layers(measured.costs, remat=measured.remat, num_layers=num_layers, recomputes=recomputes)

@@ -18,6 +18,7 @@ from jaxpipe.cli.timing import (
     add_timing_arguments,
     costs_per_stage,
     find_ignored_costs,
+    find_recompute_faults,
     read_timing,
     timed,
 )
@@ -51,6 +52,7 @@ def read_timed(arguments: argparse.Namespace, formats: tuple[str, ...]) -> Timed
     faults += find_ignored_costs([arguments.schedule], timing)
     if schedule:
         costs = costs_per_stage(schedule, timing, faults)
+        faults += find_recompute_faults(schedule, arguments)
     faults += find_output_faults(arguments, formats)
     if "color" in arguments:
         faults += find_color_faults(arguments)
@@ -69,7 +71,7 @@ def show_text(shown: Timed, arguments: argparse.Namespace) -> str:
     )
     terminal = terminal_for(arguments)
     drawn = [*draw_schedule(shown, terminal), "", *textwrap.wrap(figures, terminal.width)]
-    lines = [*drawn, "", *draw_table(rank_table(shown))]
+    lines = [*drawn, "", *draw_table(rank_table(shown), width=terminal.width)]
     return "\n".join(lines) + "\n"
 
 

@@ -13,11 +13,12 @@ from jaxpipe.cli.measured import (
 from jaxpipe.cli.sizes import read_number
 from jaxpipe.pictures import Timed
 from jaxpipe.planning.schedule_costs import message_seconds
-from jaxpipe.schedules import Costs, Schedule, fuse_backward, simulate, split_backward
+from jaxpipe.schedules import Costs, Schedule, fuse_backward, simulate, split_backward, with_recompute
 from jaxpipe.schedules.costs import ENDS, UNIT_COSTS, find_cost_faults
+from jaxpipe.schedules.recompute import find_recompute_faults as why_no_recompute
 from jaxpipe.schedules.simulate import find_simulation_faults
 
-_KINDS = ("F", "B", "W")
+_KINDS = ("F", "B", "W", "R")
 _NAMES = tuple(field.name for field in fields(Costs))
 
 
@@ -34,6 +35,7 @@ class Timing:
     sync: str
     transfer_ticks: int
     fuses_backward: bool
+    recomputes: bool
 
 
 def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> None:
@@ -43,7 +45,7 @@ def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> 
         metavar="KIND=SECONDS",
         action="append",
         default=[],
-        help=f"of F, B or W, {costs_are}; or of head or embedding, of the whole model (default 0)",
+        help=f"of F, B, W or R, {costs_are}; or of head or embedding, of the whole model (default 0)",
     )
     parser.add_argument("--transfer", metavar="SECONDS", help="of one message (default 0)")
     add_measured_arguments(parser)
@@ -58,6 +60,21 @@ def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> 
         action="store_true",
         help="run B and W as one action where W follows B; of gpipe and 1f1b, --sync async always does",
     )
+    add_recompute_argument(parser)
+
+
+def add_recompute_argument(parser: argparse.ArgumentParser, *, placed: str = "where a rank waits") -> None:
+    """Whether a schedule gets R; ``placed`` says where."""
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help=f"remat full, and its recomputation an action of its own, R, {placed}; without it, it is part of B",
+    )
+
+
+def find_recompute_faults(schedule: Schedule, arguments: argparse.Namespace) -> list[str]:
+    """A schedule that has R already."""
+    return [f"--recompute: {fault}" for fault in why_no_recompute(schedule)] if arguments.recompute else []
 
 
 def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
@@ -78,7 +95,15 @@ def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
         faults.append(f"transfer_ticks={transfer_ticks} must be 1 or 2")
     costs = _read_costs(arguments.cost, faults)
     faults += find_simulation_faults(transfer=transfer, sync=arguments.sync)
-    return Timing(costs, measured, transfer, arguments.sync, transfer_ticks, arguments.fuse_backward)
+    return Timing(
+        costs,
+        measured,
+        transfer,
+        arguments.sync,
+        transfer_ticks,
+        arguments.fuse_backward,
+        arguments.recompute,
+    )
 
 
 def find_ignored_costs(names: Sequence[str], timing: Timing) -> list[str]:
@@ -96,7 +121,8 @@ def find_ignored_costs(names: Sequence[str], timing: Timing) -> list[str]:
 def costs_per_stage(schedule: Schedule, timing: Timing, faults: list[str]) -> Costs:
     """As given: one number, or one for each stage; or as measured, of the layers of a stage."""
     if timing.measured is not None:
-        return costs_of_part(timing.measured, schedule.placement.num_stages, faults)
+        recomputes = timing.recomputes or schedule.recomputes
+        return costs_of_part(timing.measured, schedule.placement.num_stages, faults, recomputes=recomputes)
     faults += find_cost_faults(timing.costs, schedule.placement.num_stages)
     return timing.costs
 
@@ -132,7 +158,7 @@ def costs_per_rank(schedule: Schedule, timing: Timing, faults: list[str]) -> Cos
 def costs_to_search(timing: Timing, num_ranks: int, faults: list[str]) -> Costs:
     """Of all layers of a rank, which ``auto`` cuts into chunks."""
     if timing.measured is not None:
-        return costs_of_part(timing.measured, num_ranks, faults)
+        return costs_of_part(timing.measured, num_ranks, faults, recomputes=timing.recomputes)
     return timing.costs
 
 
@@ -142,6 +168,14 @@ def timed(title: str, schedule: Schedule, timing: Timing, *, costs: Costs, stage
         schedule = fuse_backward(schedule)
     elif timing.sync == "neighbor":
         schedule = split_backward(schedule)
+    if timing.recomputes and not schedule.recomputes:
+        schedule = with_recompute(
+            schedule,
+            costs=costs,
+            transfer=timing.transfer,
+            sync=timing.sync,
+            transfer_ticks=timing.transfer_ticks,
+        )
     simulation = simulate(
         schedule,
         costs=costs,
@@ -158,7 +192,7 @@ def _read_costs(texts: Sequence[str], faults: list[str]) -> Costs:
         kind, _, value = text.partition("=")
         if kind not in _NAMES or not value:
             faults.append(
-                f"--cost {text!r} must name F, B, W, head or embedding and a number, such as F=1.5, or one "
+                f"--cost {text!r} must name F, B, W, R, head or embedding and a number, such as F=1.5, or one "
                 "for each stage, such as F=1,2"
             )
         elif kind in costs:

@@ -105,6 +105,14 @@ def _layers_per_stage(per_stage: tuple[int, ...] | None, *choice: Any) -> Iterat
         )
 
 
+def _schedule_recompute(schedule_recompute: bool, remat: str) -> Iterator[str]:
+    if schedule_recompute and remat != "full":
+        yield (
+            f"pipeline.schedule_recompute is for pipeline.remat=full, which does a whole layer again, found "
+            f"{remat}; use full, or leave it out"
+        )
+
+
 def _global_batch(batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
     yield from _batch("train.global_batch_size", batch_size, num_microbatches, dp)
 
@@ -130,6 +138,14 @@ def _sample(prompt: str | None, eval_every: int) -> Iterator[str]:
         )
 
 
+def _trace_step(step: int | None, num_steps: int) -> Iterator[str]:
+    if step is not None and step > num_steps:
+        yield (
+            f"run.trace_step={step} must be at most train.num_steps={num_steps}, since no later step is run; "
+            "use an earlier one, or more steps"
+        )
+
+
 def _batch(key: str, batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
     if batch_size % (num_microbatches * dp):
         sizes = multiples(batch_size, num_microbatches * dp)
@@ -148,6 +164,7 @@ _CHOICE = (
     "pipeline.memory_limit",
     "pipeline.transfer_ticks",
     "pipeline.fuse_backward",
+    "pipeline.schedule_recompute",
     "model.num_hidden_layers",
     "pipeline.costs",
     "pipeline.remat",
@@ -180,6 +197,7 @@ _RULES = (
     _Rule(("distributed.num_processes", "mesh.dp", "mesh.pp", "mesh.tp"), check_devices),
     _Rule(_CHOICE, _schedule),
     _Rule(COSTS_KEYS, check_costs),
+    _Rule(("pipeline.schedule_recompute", "pipeline.remat"), _schedule_recompute),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),
     _Rule(("train.global_batch_size", "pipeline.num_microbatches", "mesh.dp"), _global_batch),
@@ -197,6 +215,7 @@ _RULES = (
         ),
         check_sample,
     ),
+    _Rule(("run.trace_step", "train.num_steps"), _trace_step),
     _Rule(("run.tensorboard",), check_tensorboard),
     _Rule(("run.wandb",), check_wandb),
 )

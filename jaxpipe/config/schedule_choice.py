@@ -10,7 +10,7 @@ from jaxpipe.config.sections import Config
 from jaxpipe.planning.costs_file import read_costs
 from jaxpipe.planning.schedule_costs import costs_of_layers, message_seconds
 from jaxpipe.schedules import GENERATORS, Schedule, build, default_schedule, find_faults
-from jaxpipe.schedules.auto import Memory, Timing, find_schedule
+from jaxpipe.schedules.auto import Memory, Timing, find_schedule, place_recompute
 from jaxpipe.schedules.costs import UNIT_COSTS
 from jaxpipe.schedules.schedule_file import is_file, read_schedule_file
 
@@ -34,6 +34,7 @@ class ScheduleChoice(NamedTuple):
     memory_limit: int | None
     transfer_ticks: int
     fuse_backward: bool
+    schedule_recompute: bool
     num_layers: int
     costs: str | None
     remat: str
@@ -49,6 +50,11 @@ class ScheduleChoice(NamedTuple):
         given = {"reverse_backward": 1} if self.reverse_backward else {}
         return given if self.memory_limit is None else given | {"memory_limit": self.memory_limit}
 
+    @property
+    def timing(self) -> Timing:
+        """How ranks wait for each other in the program that will run."""
+        return Timing(sync="neighbor", transfer_ticks=self.transfer_ticks, fuse_backward=self.fuse_backward)
+
 
 def choice_of(config: Config) -> ScheduleChoice:
     """The choice that a configuration makes."""
@@ -62,6 +68,7 @@ def choice_of(config: Config) -> ScheduleChoice:
         memory_limit=pipeline.memory_limit,
         transfer_ticks=pipeline.transfer_ticks,
         fuse_backward=pipeline.fuse_backward,
+        schedule_recompute=pipeline.schedule_recompute,
         num_layers=config.model.num_hidden_layers,
         costs=pipeline.costs,
         remat=pipeline.remat,
@@ -69,13 +76,17 @@ def choice_of(config: Config) -> ScheduleChoice:
 
 
 def make_schedule(choice: ScheduleChoice) -> Schedule:
-    """The schedule of a choice without faults."""
-    if is_file(choice.name):
-        return _read_file(choice.name)
+    """The schedule of a choice without faults, with R if it asks for them; placed at F = B = W = R."""
     if choice.name == AUTO:
         return _search(choice)
-    sizes = {"num_ranks": choice.num_ranks, "num_microbatches": choice.num_microbatches}
-    return build(choice.name, num_chunks=choice.num_chunks, **sizes, **choice.options)
+    if is_file(choice.name):
+        schedule = _read_file(choice.name)
+    else:
+        sizes = {"num_ranks": choice.num_ranks, "num_microbatches": choice.num_microbatches}
+        schedule = build(choice.name, num_chunks=choice.num_chunks, **sizes, **choice.options)
+    if choice.schedule_recompute and not schedule.recomputes:
+        return place_recompute(schedule, UNIT_COSTS, choice.timing)
+    return schedule
 
 
 def find_choice_faults(choice: ScheduleChoice) -> Iterator[str]:
@@ -123,6 +134,11 @@ def _find_file_faults(choice: ScheduleChoice) -> Iterator[str]:
             f"pipeline.schedule={choice.name!r} has {schedule.placement.num_pipes} pipes, but at most "
             f"{_MOST_PIPES} can be run; use such a schedule"
         )
+    if schedule.recomputes and not choice.schedule_recompute:
+        yield (
+            f"pipeline.schedule={choice.name!r} has R, recomputation as an action of its own; give "
+            "pipeline.schedule_recompute, or use a schedule without R"
+        )
     if choice.reverse_backward:
         yield "pipeline.reverse_backward is for gpipe by name; leave it out"
     if choice.memory_limit is not None:
@@ -148,7 +164,7 @@ def _read_unchanged(path: str, *_: int) -> Schedule:
 def _search(choice: ScheduleChoice) -> Schedule:
     """The best order for the program that will run: in ticks, no more chunks than layers.
 
-    F = B = W, unless a file has costs: those of all layers of a rank.
+    F = B = W = R, unless a file has costs: those of all layers of a rank.
     """
     default = GENERATORS["interleaved"].default_chunks
     most = min(choice.num_chunks or default, choice.num_layers // choice.num_ranks)
@@ -156,13 +172,16 @@ def _search(choice: ScheduleChoice) -> Schedule:
     if choice.costs is not None:
         measured = read_costs(Path(choice.costs))
         layers = choice.num_layers / choice.num_ranks
-        costs = costs_of_layers(measured, remat=choice.remat, num_layers=layers)
+        costs = costs_of_layers(
+            measured, remat=choice.remat, num_layers=layers, recomputes=choice.schedule_recompute
+        )
         transfer = message_seconds(measured, sync="neighbor")
     return find_schedule(
         choice.num_ranks,
         choice.num_microbatches,
         costs=costs,
-        timing=Timing(transfer, "neighbor", choice.transfer_ticks, choice.fuse_backward),
+        timing=choice.timing._replace(transfer=transfer),
         memory=None if choice.memory_limit is None else Memory(choice.memory_limit),
         chunks=range(1, most + 1),
+        recompute=choice.schedule_recompute,
     ).schedule

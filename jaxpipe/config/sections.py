@@ -74,6 +74,9 @@ class PipelineConfig:
     """Ticks from an action to the use of its message elsewhere; 2 hides the transfer behind a tick."""
     fuse_backward: bool = False
     """Run a whole backward pass as one action, not as B and W on two ticks; pays on emulated devices."""
+    schedule_recompute: bool = False
+    """Run what remat full does again as an action of its own, R, which may stand where its rank would wait,
+    not inside the backward; a schedule without R gets them."""
     layers_per_stage: tuple[int, ...] | None = None
     """Layers of each stage, first stage first; null: as even as can be."""
     remat: Literal["full", "selective", "none"] = "full"
@@ -169,6 +172,9 @@ class RunConfig:
     step_timeout: int | None = None
     """Seconds for one step, the slow first one too, one batch of an evaluation or 16 tokens of a sample; one
     that takes longer ends the run, which says where it stands; null: any number."""
+    trace_step: int | None = None
+    """The step whose ticks are timed, for jaxpipe explain, from 4 on; written to <run.dir>/ticks-<step>.json.
+    It compiles the step a second time, with marks, and runs that twice; null: none."""
     stop_timeout: int = 55
     """Seconds from SIGTERM or Ctrl-C to the end; a step, evaluation or save that takes longer is given up."""
 

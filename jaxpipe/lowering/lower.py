@@ -4,7 +4,8 @@
 
 Four buffers on each rank. The inbox holds what an action will read: activations for F, gradients
 for B. Residuals live from F to B, what B leaves for the weight gradient from B to W (BW needs none of
-these), and what F leaves for it, the inputs of linear layers, from F to W or BW.
+these), and what F leaves for it, the inputs of linear layers, from F to W or BW. With R a fifth holds the
+inputs of layers from F to R, and residuals and inputs of linear layers live since R, not F.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from jaxpipe.lowering.table import (
     BACKWARD_WEIGHT,
     FORWARD,
     NONE,
+    RECOMPUTE,
     WEIGHT,
     EndColumns,
     RankColumns,
@@ -27,7 +29,13 @@ from jaxpipe.schedules import Action, Kind, Placement, Schedule, assign_ticks, s
 from jaxpipe.schedules import fuse_backward as fuse
 from jaxpipe.schedules.dependencies import consumer, inputs, result
 
-KIND_CODES = {Kind.F: FORWARD, Kind.B: BACKWARD, Kind.W: WEIGHT, Kind.BW: BACKWARD_WEIGHT}
+KIND_CODES = {
+    Kind.F: FORWARD,
+    Kind.R: RECOMPUTE,
+    Kind.B: BACKWARD,
+    Kind.W: WEIGHT,
+    Kind.BW: BACKWARD_WEIGHT,
+}
 
 
 def lower(schedule: Schedule, *, transfer_ticks: int = 1, fuse_backward: bool = False) -> TickTable:
@@ -42,11 +50,14 @@ def lower(schedule: Schedule, *, transfer_ticks: int = 1, fuse_backward: bool = 
     program = fuse(schedule) if fuse_backward else split_backward(schedule)
     done = {result(action): tick for action, tick in assign_ticks(program, transfer_ticks).items()}
     inbox = _inbox_lifetimes(program, done, transfer_ticks=transfer_ticks)
+    writer = Kind.R if program.recomputes else Kind.F
     slots = _Slots(
         inbox=_allocate(inbox, program.placement),
-        residuals=_allocate(_lifetimes_between(done, writer=Kind.F, reader=Kind.B), program.placement),
+        residuals=_allocate(_lifetimes_between(done, writer=writer, reader=Kind.B), program.placement),
         weights=_allocate(_lifetimes_between(done, writer=Kind.B, reader=Kind.W), program.placement),
-        inputs=_allocate(_input_lifetimes(program, done), program.placement),
+        inputs=_allocate(_input_lifetimes(program, done, writer=writer), program.placement),
+        recompute=_allocate(_lifetimes_between(done, writer=Kind.F, reader=Kind.R), program.placement),
+        left_by=writer,
     )
     num_ticks = _num_ticks(done, program.placement.num_stages)
     return TickTable(
@@ -60,12 +71,13 @@ def lower(schedule: Schedule, *, transfer_ticks: int = 1, fuse_backward: bool = 
         num_residual_slots=slots.residuals.count,
         num_input_slots=slots.inputs.count,
         num_weight_slots=slots.weights.count,
+        num_recompute_slots=slots.recompute.count,
     )
 
 
 @dataclass(frozen=True)
 class _Buffer:
-    """``slot[action]``: where the value lies that ``action`` reads, or of ``inputs``, that an F writes.
+    """``slot[action]``: where the value lies that ``action`` reads, or of ``inputs``, that F or R writes.
 
     ``count`` is also the trash slot.
     """
@@ -79,10 +91,14 @@ class _Buffer:
 
 @dataclass(frozen=True)
 class _Slots:
+    """``left_by`` writes residuals and inputs: F, or R."""
+
     inbox: _Buffer
     residuals: _Buffer
     weights: _Buffer
     inputs: _Buffer
+    recompute: _Buffer
+    left_by: Kind
 
 
 def _allocate(lifetimes: Mapping[Action, Lifetime], placement: Placement) -> _Buffer:
@@ -108,7 +124,7 @@ def _inbox_lifetimes(
     placement = program.placement
     lifetimes = {}
     for action, tick in done.items():
-        if action.kind is Kind.W:
+        if action.kind in (Kind.W, Kind.R):
             continue
         if action.kind is Kind.F and action.stage == 0:
             written = Moment(tick, Phase.ENDS)
@@ -131,21 +147,23 @@ def _lifetimes_between(done: Mapping[Action, int], *, writer: Kind, reader: Kind
     }
 
 
-def _input_lifetimes(program: Schedule, done: Mapping[Action, int]) -> dict[Action, Lifetime]:
-    """For each F, the life of what it leaves for the W or BW of the same microbatch."""
+def _input_lifetimes(
+    program: Schedule, done: Mapping[Action, int], *, writer: Kind
+) -> dict[Action, Lifetime]:
+    """For each ``writer``, the life of what it leaves for the W or BW of the same microbatch."""
     lifetimes = {}
     for _, action in program.actions():
         if action.kind in (Kind.W, Kind.BW):
-            forward = action._replace(kind=Kind.F)
+            left_by = action._replace(kind=writer)
             read = Moment(done[result(action)], Phase.ACTION)
-            lifetimes[forward] = Lifetime(Moment(done[forward], Phase.ACTION), read)
+            lifetimes[left_by] = Lifetime(Moment(done[left_by], Phase.ACTION), read)
     return lifetimes
 
 
 def _num_ticks(done: Mapping[Action, int], num_stages: int) -> int:
     """Rows up to the last action, and one more if what that computed goes to an end of the pipe."""
     return max(
-        tick + 1 + (action.kind is not Kind.W and consumer(action, num_stages) is None)
+        tick + 1 + (action.kind in (Kind.F, Kind.B) and consumer(action, num_stages) is None)
         for action, tick in done.items()
     )
 
@@ -161,7 +179,7 @@ def _rank_columns(
     placement = program.placement
     shape = num_ticks, placement.num_ranks
     numbers = [_filled(0, shape) for _ in range(4)]
-    own = (slots.inbox, slots.residuals, slots.inputs, slots.weights)
+    own = (slots.inbox, slots.residuals, slots.inputs, slots.weights, slots.recompute)
     trash = (*own, *[slots.inbox] * 3)
     columns = RankColumns(*numbers, *(_filled(buffer.count, shape) for buffer in trash))
     for rank, action in program.actions():
@@ -171,11 +189,15 @@ def _rank_columns(
         columns.chunk[at] = placement.chunk(action.stage, action.pipe)
         columns.microbatch[at] = action.microbatch
         columns.inbox_read[at] = slots.inbox.find(result(action))
-        columns.input_slot[at] = slots.inputs.find(action._replace(kind=Kind.F))
-        if action.kind is not Kind.W:
-            columns.residual_slot[at] = slots.residuals.find(action._replace(kind=Kind.B))
-        if action.kind is not Kind.F:
-            columns.weight_slot[at] = slots.weights.find(action._replace(kind=Kind.W))
+        touched = _touched(action.kind, slots.left_by)
+        for name, (buffer, kind) in {
+            "residual_slot": (slots.residuals, Kind.B),
+            "input_slot": (slots.inputs, slots.left_by),
+            "weight_slot": (slots.weights, Kind.W),
+            "recompute_slot": (slots.recompute, Kind.R),
+        }.items():
+            if name in touched:
+                getattr(columns, name)[at] = buffer.find(action._replace(kind=kind))
     for action, (written, _) in arrivals.items():
         if written.phase is Phase.ARRIVAL:
             source = inputs(action, placement.num_stages)[-1]
@@ -184,6 +206,18 @@ def _rank_columns(
             assert column[written.tick, receiver] == slots.inbox.count, "two messages on one hop in one tick"
             column[written.tick, receiver] = slots.inbox.find(action)
     return columns
+
+
+def _touched(kind: Kind, left_by: Kind) -> frozenset[str]:
+    """The columns of slots through which an action gets something from another of its stage, or leaves it."""
+    found = {
+        Kind.F: {"recompute_slot"},
+        Kind.R: {"recompute_slot"},
+        Kind.B: {"residual_slot", "input_slot", "weight_slot"},
+        Kind.W: {"input_slot", "weight_slot"},
+        Kind.BW: {"residual_slot", "input_slot"},
+    }[kind]
+    return frozenset(found | ({"residual_slot", "input_slot"} if kind is left_by else set()))
 
 
 def _arrives_from(source: Action, placement: Placement, *, receiver: int) -> str:

@@ -4,6 +4,7 @@ The machine below follows the docstring of ``table`` to the letter. A value is n
 for, and whoever reads a slot says which value it must find there. A read takes the value out of its
 slot, so a write onto a value that nobody has read yet, and a value that nobody ever reads, both show.
 Only B, which may look at what its F has left for W, leaves that where it is.
+With R, it is R that leaves both, from what F has left for it alone.
 A cell that means nothing must hold 0 or the trash slot, so that no wrong cell can hide.
 
 Also proved: each rank runs its actions in the schedule's order, hence sums its gradients in that
@@ -13,10 +14,25 @@ order, and every microbatch counts once in every stage, in the head and in the e
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, IDLE, NONE, WEIGHT, TickTable
+from jaxpipe.lowering.table import (
+    BACKWARD,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    IDLE,
+    NONE,
+    RECOMPUTE,
+    WEIGHT,
+    TickTable,
+)
 from jaxpipe.schedules import Action, Kind, Schedule, fuse_backward, split_backward
 
-KINDS = {FORWARD: Kind.F, BACKWARD: Kind.B, WEIGHT: Kind.W, BACKWARD_WEIGHT: Kind.BW}
+KINDS = {
+    FORWARD: Kind.F,
+    BACKWARD: Kind.B,
+    WEIGHT: Kind.W,
+    BACKWARD_WEIGHT: Kind.BW,
+    RECOMPUTE: Kind.R,
+}
 
 READS = {
     IDLE: {},
@@ -24,6 +40,7 @@ READS = {
     BACKWARD: {"inbox_read": "dy", "residual_slot": "residual"},
     WEIGHT: {"input_slot": "linear_input", "weight_slot": "weight_input"},
     BACKWARD_WEIGHT: {"inbox_read": "dy", "residual_slot": "residual", "input_slot": "linear_input"},
+    RECOMPUTE: {"recompute_slot": "layer_input"},
 }
 LOOKS_AT = {BACKWARD: {"input_slot": "linear_input"}}
 WRITES = {
@@ -32,7 +49,10 @@ WRITES = {
     BACKWARD: {"weight_slot": "weight_input"},
     WEIGHT: {},
     BACKWARD_WEIGHT: {},
+    RECOMPUTE: {"residual_slot": "residual", "input_slot": "linear_input"},
 }
+WRITES_FOR_RECOMPUTE = {FORWARD: {"recompute_slot": "layer_input"}}
+"""In a table with R."""
 
 
 class Value(NamedTuple):
@@ -59,6 +79,7 @@ class _Machine:
     residual: list[Slots]
     input: list[Slots]
     weight: list[Slots]
+    recompute: list[Slots]
     outputs: Slots
     ran: list[list[Action]]
     head: list[list[int]]
@@ -77,6 +98,7 @@ def replay(table: TickTable, schedule: Schedule) -> None:
         residual=[[None] * (table.num_residual_slots + 1) for _ in range(num_ranks)],
         input=[[None] * (table.num_input_slots + 1) for _ in range(num_ranks)],
         weight=[[None] * (table.num_weight_slots + 1) for _ in range(num_ranks)],
+        recompute=[[None] * (table.num_recompute_slots + 1) for _ in range(num_ranks)],
         outputs=[None] * num_ranks,
         ran=[[] for _ in range(num_ranks)],
         head=[[] for _ in range(num_pipes)],
@@ -130,11 +152,13 @@ def _run_action(machine: _Machine, tick: int, *, rank: int) -> Value | None:
     if kind == IDLE and (pipe, chunk, microbatch) != (0, 0, 0):
         _fail(at, f"idle, but pipe {pipe}, chunk {chunk}, microbatch {microbatch} are not all 0")
     stage = placement.stage(rank, chunk, pipe)
+    writes = WRITES | WRITES_FOR_RECOMPUTE if machine.table.recomputes else WRITES
     for column, slots in (
         ("inbox_read", machine.inbox[rank]),
         ("residual_slot", machine.residual[rank]),
         ("input_slot", machine.input[rank]),
         ("weight_slot", machine.weight[rank]),
+        ("recompute_slot", machine.recompute[rank]),
     ):
         slot = getattr(columns, column)[tick, rank]
         if name := READS[kind].get(column) or LOOKS_AT.get(kind, {}).get(column):
@@ -143,13 +167,13 @@ def _run_action(machine: _Machine, tick: int, *, rank: int) -> Value | None:
             if column not in READS[kind]:
                 slots[slot] = value
         else:
-            name = WRITES[kind].get(column)
+            name = writes[kind].get(column)
             left = Value(name, pipe, stage, microbatch) if name else None
             _write(slots, slot, value=left, at=f"{at}, {column}")
     if kind == IDLE:
         return None
     machine.ran[rank].append(Action(KINDS[kind], stage, microbatch, pipe))
-    if kind == WEIGHT:
+    if kind in (WEIGHT, RECOMPUTE):
         return None
     return (
         Value("x", pipe, stage + 1, microbatch)
@@ -198,7 +222,7 @@ def _expect(found: Value | None, expected: Value, *, at: str) -> None:
 
 
 def _check_all_was_read(machine: _Machine) -> None:
-    for name in ("inbox", "residual", "input", "weight"):
+    for name in ("inbox", "residual", "input", "weight", "recompute"):
         for rank, slots in enumerate(getattr(machine, name)):
             for slot, value in enumerate(slots[:-1]):
                 if value is not None:
@@ -220,9 +244,12 @@ def _check_orders(machine: _Machine, schedule: Schedule) -> None:
         if machine.embedding[pipe] != backwards:
             _fail(f"pipe {pipe}, embedding", f"expected {backwards}, found {machine.embedding[pipe]}")
         for stage in range(placement.num_stages):
-            for kinds in ((Kind.F,), (Kind.B, Kind.BW), (Kind.W, Kind.BW)):
+            for kinds in ((Kind.F,), (Kind.B, Kind.BW), (Kind.W, Kind.BW), (Kind.R,)):
                 counted = _microbatches(ran[placement.rank(stage, pipe)], kinds, stage=stage, pipe=pipe)
-                due = [] if Kind.F not in kinds and schedule.is_forward_only else schedule.microbatches(pipe)
+                is_due = kinds == (Kind.F,) or (
+                    schedule.recomputes if kinds == (Kind.R,) else not schedule.is_forward_only
+                )
+                due = schedule.microbatches(pipe) if is_due else []
                 if sorted(counted) != list(due):
                     _fail(
                         f"pipe {pipe}, stage {stage}",

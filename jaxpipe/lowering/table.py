@@ -7,7 +7,8 @@ device memory do not depend on how many rows there are. A tick goes, on every ra
    tick computed go into the embedding; outputs of the last stage that the previous tick computed
    go through the head, whose gradient lands in an inbox slot; token embeddings land in an inbox slot;
 2. at most one action, which reads the inbox slot ``inbox_read``; ``residual_slot`` passes a value from F to
-   B, ``weight_slot`` from B to W, and ``input_slot`` from F to W, or to BW: B may look at it, too;
+   B, ``weight_slot`` from B to W, and ``input_slot`` from F to W, or to BW: B may look at it, too. In a table
+   with R, F writes only ``recompute_slot``, which R reads, and R writes the other two instead of F;
 3. what the action computed leaves for both neighbours (with ``transfer_ticks=2``: what the action
    of the tick before computed); what arrives from rank r-1 and from rank r+1 goes to ``from_below``
    and ``from_above``, what this tick's action computed for the rank itself to ``from_self``.
@@ -25,7 +26,7 @@ from jaxtyping import Int32
 
 from jaxpipe.schedules import Placement
 
-IDLE, FORWARD, BACKWARD, WEIGHT, BACKWARD_WEIGHT = range(5)
+IDLE, FORWARD, BACKWARD, WEIGHT, BACKWARD_WEIGHT, RECOMPUTE = range(6)
 
 NONE = -1
 """No microbatch, in the columns ``embed``, ``head`` and ``unembed``."""
@@ -46,6 +47,7 @@ class RankColumns(NamedTuple, Generic[Column]):
     residual_slot: Column
     input_slot: Column
     weight_slot: Column
+    recompute_slot: Column
     from_below: Column
     from_above: Column
     from_self: Column
@@ -79,6 +81,12 @@ class TickTable:
     num_residual_slots: int
     num_input_slots: int
     num_weight_slots: int
+    num_recompute_slots: int
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether recomputation is an action of its own: there is an R for each backward."""
+        return self.num_recompute_slots > 0
 
     @property
     def num_ticks(self) -> int:

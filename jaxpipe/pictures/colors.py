@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 from jaxpipe.schedules import Kind
 
-HUES: Mapping[Kind, str] = {Kind.F: "#56b4e9", Kind.B: "#e69f00", Kind.W: "#1fa980", Kind.BW: "#cc79a7"}
+HUES: Mapping[Kind, str] = {
+    Kind.F: "#56b4e9",
+    Kind.R: "#f0e442",
+    Kind.B: "#e69f00",
+    Kind.W: "#1fa980",
+    Kind.BW: "#cc79a7",
+}
 BOX_TEXT = "#0b0d10"
 LIGHTEST = 0.62
 """How much white is in the lightest shade."""
@@ -69,10 +75,12 @@ def outline(kind: Kind) -> str:
 
 def style(shades: Iterable[Shade]) -> str:
     """Rules for both colour schemes, and for boxes of ``shades``."""
+    shades = set(shades)
+    kinds = {shade.kind for shade in shades}
     light, dark = (_variables(scheme) for scheme in ("light", "dark"))
     rules = [f":root{{color-scheme:light dark;{light}}}"]
     rules.append(f"@media (prefers-color-scheme:dark){{:root{{{dark}}}}}")
-    rules += (f".{kind} rect{{stroke:{outline(kind)};stroke-width:.75}}" for kind in Kind)
+    rules += (f".{kind} rect{{stroke:{outline(kind)};stroke-width:.75}}" for kind in Kind if kind in kinds)
     rules += (f".{shade.css} rect{{fill:{fill(shade)}}}" for shade in sorted(shades))
     return "\n".join(rules)
 

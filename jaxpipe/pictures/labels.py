@@ -5,6 +5,7 @@ from jaxpipe.schedules import Action, Idle, Kind
 
 KINDS = {
     Kind.F: "forward",
+    Kind.R: "forward again",
     Kind.B: "gradient of the input",
     Kind.W: "gradient of the weights",
     Kind.BW: "both gradients",

@@ -11,6 +11,7 @@ from jaxpipe.schedules.grid import Paint, idle_legend
 
 SHADES = {
     Kind.F: (75, 117, 153, 195),
+    Kind.R: (227, 228, 230, 231),
     Kind.B: (214, 221, 222, 229),
     Kind.W: (72, 114, 157, 194),
     Kind.BW: (176, 182, 219, 225),

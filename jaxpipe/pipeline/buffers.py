@@ -40,6 +40,8 @@ class Buffers(NamedTuple):
     travelling: with ``transfer_ticks=2`` the message of the tick before, else None.
     residuals: what F left for B, leaves ``[slots, layers, ...]``.
     linear_inputs: what F left for W, leaves ``[slots, layers, ...]``; there are none with remat.
+    layer_inputs: what F left for R, ``[slots, layers, tokens, hidden]``, where there is R, else None; then it
+        is R that leaves residuals and linear inputs.
     weight_inputs: what B left for W, leaves ``[slots, layers, ...]``.
     layer_gradients: fp32 accumulators, leaves ``[pipes * chunks, layers, ...]``; from ZeRO 2 on shards.
     ends: of each pipe.
@@ -51,8 +53,16 @@ class Buffers(NamedTuple):
     residuals: list[Array]
     linear_inputs: Tree
     weight_inputs: Tree
+    layer_inputs: Array | None
     layer_gradients: Tree
     ends: tuple[EndSums, ...]
+
+
+Slots = dict[str, Tree]
+"""Some fields of ``Buffers``, by name."""
+
+SLOTS = ("inbox", "residuals", "linear_inputs", "weight_inputs", "layer_inputs")
+"""Those whose values at the start of a step do not matter: nothing in them is read before it is written."""
 
 
 def allocate(
@@ -73,8 +83,7 @@ def allocate(
     """
 
     def slots(count: int, struct: jax.ShapeDtypeStruct, *leading: int) -> Array:
-        value = fill if jnp.issubdtype(struct.dtype, jnp.floating) else 0
-        return jnp.full((count, *leading, *struct.shape), value, struct.dtype)
+        return jnp.full((count, *leading, *struct.shape), fill_of(struct, fill), struct.dtype)
 
     empty = jnp.full(message.shape, fill, message.dtype)
     return Buffers(
@@ -90,11 +99,17 @@ def allocate(
         weight_inputs=jax.tree.map(
             lambda leaf: slots(table.num_weight_slots, leaf, num_layers), split.weight_inputs if split else {}
         ),
+        layer_inputs=slots(table.num_recompute_slots, message, num_layers) if table.recomputes else None,
         layer_gradients=_zeros(accumulated["layers"]) if split else {},
         ends=tuple(
             end_sums(accumulated, has_backward=split is not None) for _ in range(table.placement.num_pipes)
         ),
     )
+
+
+def fill_of(struct: jax.ShapeDtypeStruct, fill: float) -> float:
+    """What an array of this type can hold of ``fill``."""
+    return fill if jnp.issubdtype(struct.dtype, jnp.floating) else 0
 
 
 def end_sums(accumulated: Tree, *, has_backward: bool) -> EndSums:

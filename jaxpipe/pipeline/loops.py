@@ -1,4 +1,4 @@
-"""The actions F, B, W and BW, each a loop over its stage's layers; a rank that does not act has zero trips.
+"""The actions F, R, B, W and BW, each a loop over its stage's layers; a rank that does not act has zero trips.
 
 A loop, because XLA updates a loop's carry in place but copies what passes through a conditional. Two traps:
 
@@ -32,6 +32,7 @@ class Work(NamedTuple):
     residual_slot: Int32[Array, ""]
     input_slot: Int32[Array, ""]
     weight_slot: Int32[Array, ""]
+    recompute_slot: Int32[Array, ""]
 
 
 class StageLoops(NamedTuple):
@@ -75,13 +76,55 @@ def run_forward(
         params = _read_params(loops, counters, tied_work.chunk, layer)
         context = loops.context(tied_work.microbatch)
         if loops.split is None:
-            layer_params = params | {"kernels": shared_kernels(params["kernels"], loops.shared)}
-            return loops.layer(layer_params, x, *context), residuals, linear_inputs
+            return _plain_forward(loops, params, x, context), residuals, linear_inputs
         y, new, new_inputs = loops.split.forward(params, x, context)
         residuals = _write(residuals, new, tied_work.residual_slot, layer)
         return y, residuals, _write(linear_inputs, new_inputs, tied_work.input_slot, layer)
 
     return _loop(loops, acts, work, body, (x, residuals, linear_inputs))
+
+
+def run_forward_for_recompute(
+    loops: StageLoops,
+    acts: Array,
+    work: Work,
+    x: Float[Array, "batch sequence hidden"],
+    layer_inputs: Array,
+) -> tuple[Array, Array]:
+    """F where R follows: what it leaves is the input of each layer, in the recompute slot."""
+
+    def body(counters: tuple, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        x, layer_inputs = carry
+        layer, tied_work = tied(counters, (counters[-1], work))
+        params = _read_params(loops, counters, tied_work.chunk, layer)
+        y = _plain_forward(loops, params, x, loops.context(tied_work.microbatch))
+        left = x.reshape(layer_inputs.shape[2:])
+        return y, _write(layer_inputs, left, tied_work.recompute_slot, layer)
+
+    return _loop(loops, acts, work, body, (x, layer_inputs))
+
+
+def run_recompute(
+    loops: StageLoops,
+    acts: Array,
+    work: Work,
+    layer_inputs: Array,
+    residuals: list[Array],
+    linear_inputs: Tree,
+) -> tuple[list[Array], Tree]:
+    """R: each layer of a chunk once more, from the input that F has left; its output is not needed."""
+
+    def body(counters: tuple, carry: tuple[list[Array], Tree]) -> tuple[list[Array], Tree]:
+        assert loops.split is not None
+        residuals, linear_inputs = carry
+        layer, tied_work = tied(counters, (counters[-1], work))
+        params = _read_params(loops, counters, tied_work.chunk, layer)
+        x = tied(counters, read(layer_inputs, tied_work.recompute_slot, layer)).reshape(loops.shape)
+        _, new, new_inputs = loops.split.forward(params, x, loops.context(tied_work.microbatch))
+        residuals = _write(residuals, new, tied_work.residual_slot, layer)
+        return residuals, _write(linear_inputs, new_inputs, tied_work.input_slot, layer)
+
+    return _loop(loops, acts, work, body, (residuals, linear_inputs))
 
 
 def run_backward(
@@ -170,6 +213,11 @@ def _backward_of_layer(
         loops.split.backward(params, saved, inputs, dy, context)
     )
     return layer, work, dx, d_small, weight_inputs, inputs
+
+
+def _plain_forward(loops: StageLoops, params: Tree, x: Array, context: tuple) -> Array:
+    """A layer that leaves nothing for a backward."""
+    return loops.layer(params | {"kernels": shared_kernels(params["kernels"], loops.shared)}, x, *context)
 
 
 def _read_params(loops: StageLoops, counters: tuple, chunk: Array, layer: Array) -> Tree:

@@ -43,3 +43,11 @@ class Program(NamedTuple):
     @property
     def has_backward(self) -> bool:
         return bool(self.kinds & {BACKWARD, BACKWARD_WEIGHT})
+
+    @property
+    def split_remat(self) -> Remat:
+        """What B does again: nothing where R has done it."""
+        if not self.table.recomputes:
+            return self.settings.remat
+        assert self.settings.remat == "full", f"a table with R is for remat full, not {self.settings.remat}"
+        return "none"

@@ -5,6 +5,8 @@ an action is a loop with zero trips where there is nothing to do. A message is w
 register; it goes both ways, and the receiver's table says whether to keep it.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from jaxpipe.lowering.table import (
     BACKWARD,
     BACKWARD_WEIGHT,
     FORWARD,
+    RECOMPUTE,
     WEIGHT,
     EndColumns,
     RankColumns,
@@ -27,9 +30,19 @@ from jaxpipe.pipeline.loops import (
     run_backward,
     run_backward_weight,
     run_forward,
+    run_forward_for_recompute,
+    run_recompute,
     run_weight,
 )
 from jaxpipe.pipeline.program import Program
+
+Mark = Callable[[Buffers, RankColumns], tuple[Buffers, RankColumns]]
+"""Stands behind a part of a tick: gets, and gives back, what that has made and the next part reads."""
+
+
+def unmarked(buffers: Buffers, rank: RankColumns) -> tuple[Buffers, RankColumns]:
+    """No mark; there are others in tick_clock.py."""
+    return buffers, rank
 
 
 def run_tick(
@@ -40,11 +53,12 @@ def run_tick(
     ends: Ends,
     rank: RankColumns,
     both_ends: EndColumns,
+    mark: Mark = unmarked,
 ) -> Buffers:
     """The buffers after a tick; ``rank`` and ``both_ends`` are its row of the table, as scalars."""
-    buffers = _meet_ends(program, ends, buffers, both_ends)
-    buffers = _act(program, loops, buffers, rank)
-    return _exchange(program, buffers, rank)
+    buffers, rank = mark(_meet_ends(program, ends, buffers, both_ends), rank)
+    buffers, rank = mark(_act(program, loops, buffers, rank), rank)
+    return mark(_exchange(program, buffers, rank), rank)[0]
 
 
 def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[Array]) -> Buffers:
@@ -68,11 +82,21 @@ def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[A
 def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns[Array]) -> Buffers:
     """At most one action; its result, or whatever the trash slot held, is the new message."""
     chunk = row.pipe * program.layout.placement.num_chunks + row.chunk
-    work = Work(chunk, row.microbatch, row.residual_slot, row.input_slot, row.weight_slot)
+    work = Work(chunk, row.microbatch, row.residual_slot, row.input_slot, row.weight_slot, row.recompute_slot)
     message = jax.lax.dynamic_index_in_dim(buffers.inbox, row.inbox_read, keepdims=False).reshape(loops.shape)
     residuals, linear_inputs = buffers.residuals, buffers.linear_inputs
     weight_inputs, layers = buffers.weight_inputs, dict(buffers.layer_gradients)
-    if FORWARD in program.kinds:
+    layer_inputs = buffers.layer_inputs
+    if layer_inputs is not None:
+        with jax.named_scope("F"):
+            message, layer_inputs = run_forward_for_recompute(
+                loops, row.kind == FORWARD, work, message, layer_inputs
+            )
+        with jax.named_scope("R"):
+            residuals, linear_inputs = run_recompute(
+                loops, row.kind == RECOMPUTE, work, layer_inputs, residuals, linear_inputs
+            )
+    elif FORWARD in program.kinds:
         with jax.named_scope("F"):
             message, residuals, linear_inputs = run_forward(
                 loops, row.kind == FORWARD, work, message, residuals, linear_inputs
@@ -104,6 +128,7 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
         residuals=residuals,
         linear_inputs=linear_inputs,
         weight_inputs=weight_inputs,
+        layer_inputs=layer_inputs,
         layer_gradients=layers,
     )
 

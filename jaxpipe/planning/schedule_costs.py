@@ -4,10 +4,18 @@ from jaxpipe.planning.costs_file import MeasuredCosts, action_seconds
 from jaxpipe.schedules import Costs
 
 
-def costs_of_layers(costs: MeasuredCosts, *, remat: str, num_layers: float) -> Costs:
-    """Of stages, or ranks, of so many layers each; and of the ends of the pipe."""
-    F, B, W = (action_seconds(costs, kind, remat=remat, num_layers=num_layers) for kind in ("F", "B", "W"))
-    return Costs(F, B, W, head=costs.head, embedding=costs.embedding)
+def costs_of_layers(
+    costs: MeasuredCosts, *, remat: str, num_layers: float, recomputes: bool = False
+) -> Costs:
+    """Of stages, or ranks, of so many layers each; and of the ends of the pipe.
+
+    recomputes: the schedule has R, after which B and W are those of no remat.
+    """
+    kinds = {"F": remat, "R": remat} | dict.fromkeys(("B", "W"), "none" if recomputes else remat)
+    seconds = {
+        kind: action_seconds(costs, kind, remat=of, num_layers=num_layers) for kind, of in kinds.items()
+    }
+    return Costs(**seconds, head=costs.head, embedding=costs.embedding)
 
 
 def message_seconds(costs: MeasuredCosts, *, sync: str) -> float:

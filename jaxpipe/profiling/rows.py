@@ -54,6 +54,7 @@ def table_of(kinds: Collection[What], *, num_ranks: int, sends: bool) -> TickTab
         num_residual_slots=1,
         num_input_slots=1,
         num_weight_slots=1,
+        num_recompute_slots=0,
     )
 
 

@@ -17,6 +17,7 @@ from jaxpipe.schedules.generators.catalog import (
 from jaxpipe.schedules.generators.evaluation import forward_only
 from jaxpipe.schedules.grid import time_grid
 from jaxpipe.schedules.placement import Placement, looped, mirrored, v_shaped
+from jaxpipe.schedules.recompute import with_recompute
 from jaxpipe.schedules.render import as_dict, order_grid
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Cause, Idle, Simulation, simulate
@@ -60,4 +61,5 @@ __all__ = [
     "v_shaped",
     "validate",
     "with_communication",
+    "with_recompute",
 ]

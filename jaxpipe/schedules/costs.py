@@ -12,8 +12,9 @@ ENDS = ("head", "embedding")
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds for F, B and W: one number, or one for each stage; BW costs B + W.
+    """Seconds for F, B, W and R: one number, or one for each stage; BW costs B + W.
 
+    R counts only in schedules that have R, whose B are then without the forward that they would do again.
     head: the whole head for one microbatch, forward and backward, on one device.
     embedding: one lookup for one microbatch on one device; its gradient takes as long again.
 
@@ -25,6 +26,7 @@ class Costs:
     W: float | tuple[float, ...] = 1.0
     head: float = 0.0
     embedding: float = 0.0
+    R: float | tuple[float, ...] = 1.0
 
     def __post_init__(self) -> None:
         faults = [
@@ -57,7 +59,7 @@ def with_ends(costs: Costs, num_stages: int) -> Costs:
     F[0] += costs.embedding
     B[0] += costs.embedding
     F[-1] += costs.head
-    return Costs(tuple(F), tuple(B), tuple(W))
+    return Costs(tuple(F), tuple(B), tuple(W), R=costs.R)
 
 
 def find_cost_faults(costs: Costs, num_stages: int) -> list[str]:
@@ -78,4 +80,4 @@ def _at_stage(value: float | tuple[float, ...], stage: int) -> float:
 
 
 UNIT_COSTS = Costs()
-"""1 for each of F, B and W, as published figures suppose."""
+"""1 for each of F, B, W and R, as published figures suppose."""

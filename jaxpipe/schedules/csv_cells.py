@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from jaxpipe.schedules.generators.catalog import LARGEST
 
-MOST_CELLS = 4 * LARGEST
-"""F, B and W of the largest schedule, and some idle time."""
+MOST_CELLS = 5 * LARGEST
+"""F, R, B and W of the largest schedule, and some idle time."""
 MOST_FAULTS, MOST_RANKS, WIDTH, LONGEST_SHOWN = 30, 40, 110, 24
 """What a message shows; more is counted."""
 LONGEST_CELL = 100

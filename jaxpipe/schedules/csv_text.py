@@ -10,7 +10,8 @@ One name means two things: ``0B0`` is the input gradient here and the whole back
 So our form begins with a line that says whose it is. The second line has the rank of each stage, and
 of two pipes both, ``0 1 / 1 0``; without it a stage lies where most of its actions stand. Chunks are numbered
 in the order of their stages. Other lines that begin with ``#`` are for the reader; empty cells are idle time,
-which a schedule does not have. PyTorch's pairs, ``(0F1;3B0)OVERLAP_F_B``, are read as two actions.
+which a schedule does not have. PyTorch's pairs, ``(0F1;3B0)OVERLAP_F_B``, are read as two actions. Recomputation
+as an action of its own, ``0R0``, is in our form alone.
 
 PyTorch's form is that of ``_dump_csv`` and ``_load_csv`` in torch.distributed.pipelining.schedules.
 """
@@ -46,7 +47,7 @@ _TORCH_IN_OURS = {theirs: ours for ours, theirs in _OURS_IN_TORCH.items()}
 _IN_TORCH = re.compile(r"(\d+)([FIBW])(\d+)", re.ASCII)
 _PAIR_IN_TORCH = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _COMMUNICATION = re.compile(r"\d+(SEND_[FB]|RECV_[FB]|UNSHARD|RESHARD|REDUCE_GRAD)\d*", re.ASCII)
-_ONLY_OURS = re.compile(r"\d+(BW\d+'*|[FBW]\d+'+)", re.ASCII)
+_ONLY_OURS = re.compile(r"\d+((BW|R)\d+'*|[FBW]\d+'+)", re.ASCII)
 _ONLY_TORCH = re.compile(r"\d+I\d+", re.ASCII)
 
 
@@ -307,6 +308,8 @@ def _find_unwritable(schedule: Schedule, form: str) -> Iterator[str]:
         yield f"form={form!r} must be one of {', '.join(FORMS)}"
     elif form == "torch" and placement.num_pipes > 1:
         yield f"PyTorch's form cannot tell {placement.num_pipes} pipes apart; use the form jaxpipe"
+    elif form == "torch" and schedule.recomputes:
+        yield "PyTorch's form has no R, recomputation as an action of its own; use the form jaxpipe"
     elif (
         form == "jaxpipe" and _said(read_table(f"# {_NAME} {schedule.name}\n0F0")).get(_NAME) != schedule.name
     ):

@@ -3,8 +3,10 @@
     F of stage s    F of stage s-1
     B of stage s    F of stage s, B of stage s+1
     W of stage s    B of stage s
+    R of stage s    F of stage s
 
-all of the same microbatch and pipe. BW stands for B in this: what it sends is the input gradient.
+all of the same microbatch and pipe. BW stands for B in this: what it sends is the input gradient. In a schedule
+with R, B needs its own, too, which is not said here: both are of one rank, so their order in it says all.
 """
 
 from collections import deque
@@ -27,6 +29,8 @@ def inputs(action: Action, num_stages: int) -> tuple[Action, ...]:
         return (_like(action, Kind.F, stage=stage - 1),) if stage > 0 else ()
     if action.kind is Kind.W:
         return (_like(action, Kind.B),)
+    if action.kind is Kind.R:
+        return (_like(action, Kind.F),)
     if stage == num_stages - 1:
         return (_like(action, Kind.F),)
     return _like(action, Kind.F), _like(action, Kind.B, stage=stage + 1)
@@ -35,10 +39,10 @@ def inputs(action: Action, num_stages: int) -> tuple[Action, ...]:
 def consumer(action: Action, num_stages: int) -> Action | None:
     """The result that the next or previous stage makes of what ``action`` computes, if there is one.
 
-    None for W, which sends nothing, for F of the last stage and for B of the first.
+    None for W and R, which send nothing, for F of the last stage and for B of the first.
     """
     stage = action.stage + (1 if action.kind is Kind.F else -1)
-    if action.kind is Kind.W or not 0 <= stage < num_stages:
+    if action.kind in (Kind.W, Kind.R) or not 0 <= stage < num_stages:
         return None
     return _like(action, Kind.F if action.kind is Kind.F else Kind.B, stage=stage)
 

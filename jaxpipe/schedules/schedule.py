@@ -28,6 +28,11 @@ class Schedule:
         """Whether no rank runs a backward: a program for evaluation."""
         return all(action.kind is Kind.F for _, action in self.actions())
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether recomputation is an action of its own."""
+        return any(action.kind is Kind.R for _, action in self.actions())
+
     def microbatches(self, pipe: int = 0) -> range:
         """Those that go through ``pipe``: consecutive ones, pipe 0 has the first."""
         num_pipes = self.placement.num_pipes

@@ -1,7 +1,7 @@
 """Is a schedule right? All that is wrong with it, at once, with the actions marked in its grid.
 
 It is right if every microbatch has one F and one BW, or one B and one W, on every stage of its pipe, on
-the rank that holds the stage; if every rank has an action's inputs before the action; if no ranks
+the rank that holds the stage, and there is an R for each backward or for none; if every rank has an action's inputs before the action; if no ranks
 wait for each other in a circle, not even when each send waits for its receive; and if sends and
 receives pair up.
 """
@@ -89,22 +89,24 @@ def _find_misplaced(schedule: Schedule) -> Iterator[Fault]:
 
 
 def _find_wrong_counts(schedule: Schedule, *, forward_only: bool) -> Iterator[Fault]:
-    """One F and one backward of each microbatch on each stage; BW counts as a B and as a W."""
+    """One F and one backward of each microbatch on each stage; BW counts as a B and as a W; R all or none."""
     placement = schedule.placement
     count: Counter[Action] = Counter()
     for _, action in schedule.actions():
         parts = (Kind.B, Kind.W) if action.kind is Kind.BW else (action.kind,)
         count.update(action._replace(kind=kind) for kind in parts)
     for pipe in range(placement.num_pipes):
-        stages, kinds = range(placement.num_stages), (Kind.F, Kind.B, Kind.W)
+        stages, kinds = range(placement.num_stages), (Kind.F, Kind.B, Kind.W, *[Kind.R] * schedule.recomputes)
         for stage, microbatch, kind in product(stages, schedule.microbatches(pipe), kinds):
             action = Action(kind, stage, microbatch, pipe)
             due = 0 if forward_only and kind is not Kind.F else 1
             if count[action] != due:
                 rule = f"rank {placement.rank(stage, pipe)} must run it {('never', 'once')[due]}"
+                if kind is Kind.R and due:
+                    rule += ", as there are R of others; or remove them all"
                 text = f"{action} runs {count[action]} times; {rule}"
                 fused = Action(Kind.BW, stage, microbatch, pipe)
-                yield Fault(text, (action,) if kind is Kind.F else (action, fused))
+                yield Fault(text, (action, fused) if kind in (Kind.B, Kind.W) else (action,))
 
 
 def _find_late_inputs(schedule: Schedule) -> Iterator[Fault]:
@@ -112,7 +114,10 @@ def _find_late_inputs(schedule: Schedule) -> Iterator[Fault]:
     for rank, order in enumerate(schedule.orders):
         position = {result(action): index for index, action in reversed([*enumerate(order)])}
         for index, action in enumerate(order):
-            for need in inputs(action, schedule.placement.num_stages):
+            needs = inputs(action, schedule.placement.num_stages)
+            if action.kind in (Kind.B, Kind.BW):
+                needs += (action._replace(kind=Kind.R),)
+            for need in needs:
                 if position.get(need, index) > index:
                     text = f"{action} comes before {need} on rank {rank}, but needs it; move it behind"
                     yield Fault(text, (action,))

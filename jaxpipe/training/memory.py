@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
-from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, WEIGHT
+from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, RECOMPUTE, WEIGHT
 from jaxpipe.pipeline import Batch, Program, Tree, buffer_shapes, make_loss_and_gradients
 from jaxpipe.pipeline.buffers import Buffers
 from jaxpipe.pipeline.contract import VOCABULARY_GROUPS
@@ -43,7 +43,9 @@ class StepMemory(NamedTuple):
 
     arguments: batch and tables.
     compute_weights: copies in the compute dtype, of both pipes; 0 where the master weights serve.
-    residuals, linear_inputs, weight_inputs: what F leaves for B, F for W, and B for W.
+    residuals, linear_inputs, weight_inputs: what F leaves for B, F for W, and B for W; with R, it is R that
+        leaves the first two.
+    layer_inputs: what F leaves for R.
     messages: the inbox, and what is on its way.
     work: of each kind of action and each end of the pipe, what it holds while it runs.
     logits: those of ``work["head"]``.
@@ -59,6 +61,7 @@ class StepMemory(NamedTuple):
     residuals: int
     linear_inputs: int
     weight_inputs: int
+    layer_inputs: int
     messages: int
     work: Mapping[str, int]
     logits: int
@@ -71,7 +74,7 @@ class StepMemory(NamedTuple):
 
     @property
     def stash(self) -> int:
-        return self.residuals + self.linear_inputs + self.weight_inputs
+        return self.residuals + self.linear_inputs + self.weight_inputs + self.layer_inputs
 
     @property
     def ticks(self) -> int:
@@ -105,6 +108,7 @@ def step_memory(
         residuals=_bytes(buffers.residuals),
         linear_inputs=_bytes(buffers.linear_inputs),
         weight_inputs=_bytes(buffers.weight_inputs),
+        layer_inputs=_bytes(buffers.layer_inputs),
         messages=_bytes((buffers.inbox, buffers.message, buffers.travelling)),
         work=_work(program, params, batch, constants, widens=widens),
         logits=_logits(program, batch),
@@ -159,7 +163,7 @@ def _logits(program: Program, batch: Batch) -> int:
 def _work(program: Program, params: Tree, batch: Batch, constants: Tree, *, widens: bool) -> dict[str, int]:
     """What each loop of a tick holds, from the jaxpr of the step; of two pipes the greater."""
     names = ["unembed", "head", "embed"] * program.layout.placement.num_pipes
-    kinds = {FORWARD: "F", BACKWARD: "B", WEIGHT: "W", BACKWARD_WEIGHT: "BW"}
+    kinds = {FORWARD: "F", RECOMPUTE: "R", BACKWARD: "B", WEIGHT: "W", BACKWARD_WEIGHT: "BW"}
     names += [name for kind, name in kinds.items() if kind in program.kinds]
     ticks = _ticks(jax.make_jaxpr(make_loss_and_gradients(program))(params, batch, constants).jaxpr)
     loops = _loops(ticks)
@@ -233,7 +237,7 @@ def _padding(program: Program, shards: Tree, buffers: Buffers, *, widens: bool) 
         return float(max(1 - layers.sum(axis=1) / (layers.shape[1] * layout.max_layers)))
 
     weights = _compute_weights(program, shards["layers"], widens)
-    stash = _bytes((buffers.residuals, buffers.linear_inputs, buffers.weight_inputs))
+    stash = _bytes((buffers.residuals, buffers.linear_inputs, buffers.weight_inputs, buffers.layer_inputs))
     return Padding(
         state=round(share(layers[:, :num_chunks]) * 3 * _bytes(shards["layers"])),
         step=round(share(layers) * (weights + _bytes(buffers.layer_gradients))),

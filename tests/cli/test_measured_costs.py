@@ -113,3 +113,14 @@ def test_auto_by_name_is_not_made_for_what_was_measured(
 ) -> None:
     assert main(["schedule", "show", "auto", *SIZES, "--costs", file]) == 2
     assert "auto by name is made for F = B = W = 1" in capsys.readouterr().err
+
+
+def test_with_recompute_b_and_w_are_those_without_remat(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # R runs while rank 0 waits for its gradient; rank 1 has nothing to wait for, and does it before B: 2 seconds
+    plain = 2 * (2 + 2 + 8) + 2 * 0.25 + 3 + 2 * 0.5
+    assert makespan(capsys, "--costs", file, "--recompute") == plain + 2
+    words = ["schedule", "show", "1f1b", *SIZES, "--costs", file, "--recompute", "--remat", "none"]
+    assert main(words) == 2
+    assert "--remat none has nothing that --recompute could do" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_all_faults_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> 
         "schedule 'zb_h3' does not exist; did you mean 'zb_h",
         "num_ranks=0 must be at least 1",
         "--microbatches 'many' must be a whole number",
-        "--cost 'X=1' must name F, B, W, head or embedding and a number, such as F=1.5",
+        "--cost 'X=1' must name F, B, W, R, head or embedding and a number, such as F=1.5",
         "--cost 'F' must name F, B, W",
         "--cost W 'much' must be a number",
         "cost F=-1.0 must be at least 1e-09 and at most 1e+09",
@@ -156,7 +156,7 @@ def test_costs_may_be_given_for_each_stage(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_ends_of_the_pipe_may_cost_something(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SHOW, "1f1b", *SIZES, "--sync", "neighbor", "--cost", "head=2"]) == 0
+    assert main([*SHOW, "1f1b", *SIZES, "--sync", "neighbor", "--cost", "head=2", "--cost", "F=2"]) == 0
     text = capsys.readouterr().out
     assert "= embedding and head, all ranks together" in text
     assert "- ends" in text

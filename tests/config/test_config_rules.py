@@ -12,7 +12,17 @@ from jaxpipe.config.keys import assemble, flatten, keys
 from jaxpipe.config.ranges import RANGES
 from jaxpipe.config.schedule_choice import choice_of, chunks_of, find_choice_faults, make_schedule
 from jaxpipe.pipeline import balanced_layers
-from jaxpipe.schedules import GENERATORS, Costs, Kind, build, peak_held, simulate, split_backward
+from jaxpipe.schedules import (
+    GENERATORS,
+    Costs,
+    Kind,
+    build,
+    peak_held,
+    simulate,
+    split_backward,
+    validate,
+    with_recompute,
+)
 from jaxpipe.schedules.csv_text import to_csv
 
 
@@ -170,6 +180,10 @@ RULES = [
         "process_id=2 must be below distributed.num_processes=2, as it counts from 0; use 0 to 1",
     ),
     (
+        {"pipeline.schedule_recompute": True, "pipeline.remat": "selective"},
+        "pipeline.schedule_recompute is for pipeline.remat=full, .*found selective; use full, or leave it out",
+    ),
+    (
         {"distributed.num_processes": 3},
         "dp=2 x mesh.pp=4 x mesh.tp=1 = 8 devices must be a multiple of distributed.num_processes=3",
     ),
@@ -240,6 +254,32 @@ def test_all_that_a_schedule_from_a_file_contradicts_is_told(right, csv_file):
     assert "mesh.pp=4 must be the 2 of pipeline.schedule=" in found
     assert "pipeline.num_chunks=3 must be the 2 of" in found
     assert "pipeline.reverse_backward is for gpipe by name; leave it out" in found
+
+
+def test_a_file_with_r_wants_recomputation_to_be_asked_for(right, csv_file):
+    Path(csv_file).write_text(to_csv(with_recompute(build("zb_v", num_ranks=2, num_microbatches=3))))
+    changes = {"pipeline.schedule": csv_file, "mesh.pp": 2}
+    (fault,) = faults(changed(right, changes))
+    assert "mine.csv' has R, recomputation as an action of its own; give pipeline.schedule_recompute" in fault
+    config = changed(right, changes | {"pipeline.schedule_recompute": True})
+    assert faults(config) == []
+    assert to_csv(make_schedule(choice_of(config))) == Path(csv_file).read_text().replace("zb_v", "mine")
+
+
+@pytest.mark.parametrize("name", ["1f1b", "auto", "mine.csv"])
+def test_a_schedule_without_r_gets_them_if_asked(right, csv_file, name):
+    """In the order of the program as it will run, and every other action where it was."""
+    file = {"pipeline.schedule": csv_file, "mesh.pp": 2}
+    changes = file if name == "mine.csv" else {"pipeline.schedule": name, "model.num_hidden_layers": 8}
+    choices = [
+        choice_of(changed(right, changes | {"pipeline.schedule_recompute": asked})) for asked in (False, True)
+    ]
+    without, having = map(make_schedule, choices)
+    assert (without.recomputes, having.recomputes) == (False, True)
+    validate(having)
+    if name != "auto":
+        orders = [[a for a in order if a.kind is not Kind.R] for order in having.orders]
+        assert orders == [list(order) for order in split_backward(without).orders]
 
 
 def test_a_broken_file_shows_its_grid(right, csv_file):

@@ -60,6 +60,7 @@ NEEDED = {
     "pipeline.reverse_backward": ("--pipeline.schedule", "gpipe"),
     "pipeline.memory_limit": ("--pipeline.schedule", "auto"),
     "pipeline.costs": ("--pipeline.schedule", "auto"),
+    "pipeline.schedule_recompute": ("--pipeline.remat", "full"),
     "mesh.sequence_parallel": ("--mesh.tp", "2"),
     "data.end_of_document": ("--data.tokenizer", "tests/config/letters.json"),
     "distributed.coordinator": ("--distributed.detect",),

@@ -9,10 +9,16 @@ from jaxpipe.schedules.dependencies import inputs, result
 
 
 def random_order(
-    placement: Placement, num_microbatches: int, seed: int, *, ascending: bool = False
+    placement: Placement,
+    num_microbatches: int,
+    seed: int,
+    *,
+    ascending: bool = False,
+    recompute: bool = False,
 ) -> Schedule:
     """Whatever is ready may come next, on any rank; some backward passes are split, some fused.
 
+    ``recompute``: with R.
     ``ascending``: each stage takes the microbatches of a pipe in ascending order, in each kind of action.
     """
     choose = random.Random(seed)
@@ -22,7 +28,8 @@ def random_order(
         for stage in range(placement.num_stages):
             for microbatch in empty.microbatches(pipe):
                 backward = choose.choice([(Kind.BW,), (Kind.B, Kind.W)])
-                pending += [Action(kind, stage, microbatch, pipe) for kind in (Kind.F, *backward)]
+                kinds = (Kind.F, *[Kind.R] * recompute, *backward)
+                pending += [Action(kind, stage, microbatch, pipe) for kind in kinds]
     choose.shuffle(pending)
     orders: list[list[Action]] = [[] for _ in range(placement.num_ranks)]
     done: set[Action] = set()
@@ -30,6 +37,8 @@ def random_order(
         later = []
         for action in pending:
             is_ready = done.issuperset(inputs(action, placement.num_stages))
+            if recompute and action.kind in (Kind.B, Kind.BW):
+                is_ready = is_ready and action._replace(kind=Kind.R) in done
             if ascending and action.microbatch > empty.microbatches(action.pipe).start:
                 is_ready = is_ready and done.issuperset(_parts(action, action.microbatch - 1))
             if is_ready and choose.random() < 0.7:
@@ -62,4 +71,5 @@ def schedules(draw: st.DrawFn) -> Schedule:
             ]
         )
     )
-    return random_order(placement, num_microbatches, draw(st.integers(0, 2**32 - 1)))
+    seed, recompute = draw(st.integers(0, 2**32 - 1)), draw(st.booleans())
+    return random_order(placement, num_microbatches, seed, recompute=recompute)

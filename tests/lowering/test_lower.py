@@ -1,5 +1,6 @@
 """Every table is replayed; slots are as few as values that live at one time."""
 
+import hashlib
 import itertools
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from legal_orders import schedules
 
 from jaxpipe.lowering import TickTable, lower, replay
-from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, NONE, WEIGHT
+from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, NONE, RECOMPUTE, WEIGHT
 from jaxpipe.schedules import (
     GENERATORS,
     Action,
@@ -49,7 +50,7 @@ def most_alive_in_inbox(program: Schedule, transfer_ticks: int) -> int:
         spans = []
         for action in map(result, order):
             stage, microbatch, pipe = action.stage, action.microbatch, action.pipe
-            if action.kind is Kind.W:
+            if action.kind in (Kind.W, Kind.R):
                 continue
             # Thirds of a tick: ends of the pipe at 0, the action at 1, arrivals at 2.
             if action.kind is Kind.F and stage == 0:
@@ -75,9 +76,12 @@ def test_orders_that_nobody_wrote_lower_to_right_tables(
 ) -> None:
     table = lowered(schedule, transfer_ticks=transfer_ticks, fuse_backward=fuse)
     program = fuse_backward(schedule) if fuse else split_backward(schedule)
-    assert table.num_residual_slots == max(peak_held(program, Kind.B))
+    left_by = Kind.R if schedule.recomputes else Kind.F
+    assert table.num_residual_slots == max(peak_held(program, Kind.B, since=left_by))
     assert table.num_weight_slots == most_held(program, {Kind.B: 1, Kind.W: -1})
-    assert table.num_input_slots == most_held(program, {Kind.F: 1, Kind.W: -1, Kind.BW: -1})
+    assert table.num_input_slots == most_held(program, {left_by: 1, Kind.W: -1, Kind.BW: -1})
+    of_r = most_held(program, {Kind.F: 1, Kind.R: -1})
+    assert table.num_recompute_slots == (of_r if schedule.recomputes else 0)
 
 
 @settings(derandomize=True, max_examples=25, deadline=None)
@@ -200,6 +204,42 @@ def test_a_message_to_the_rank_itself_takes_one_tick() -> None:
     table = lowered(schedule, transfer_ticks=2)
     assert table.ranks.kind[:, 0].tolist() == [FORWARD, FORWARD, 0]
     assert table.ranks.from_self[:, 0].tolist() == [0, 1, 1]
+
+
+def test_tables_without_r_are_what_they_were_before_there_was_r() -> None:
+    """All their columns but the one that R brought, which is empty, by a hash taken then."""
+    found = hashlib.sha256()
+    for name, p, m, ticks, fuse in itertools.product(
+        GENERATORS, (1, 2, 3, 4), (1, 3, 8), (1, 2), (False, True)
+    ):
+        if find_faults(name, num_ranks=p, num_microbatches=m):
+            continue
+        schedule = build(name, num_ranks=p, num_microbatches=m)
+        table = lower(schedule, transfer_ticks=ticks, fuse_backward=fuse)
+        columns = table.ranks._asdict()
+        assert not columns.pop("recompute_slot").any()
+        for column in (*columns.values(), *table.ends):
+            found.update(column.tobytes())
+        slots = (
+            table.num_inbox_slots,
+            table.num_residual_slots,
+            table.num_input_slots,
+            table.num_weight_slots,
+        )
+        found.update(str(slots).encode())
+    assert found.hexdigest() == "bdd766c9f94c2f6eae5752726dede9885b8aa75dd9ea9c3e9c59865c2d94aeec"
+
+
+def test_r_has_a_tick_of_its_own_and_hands_on_what_f_left() -> None:
+    """One rank, two microbatches: inputs of layers wait in two slots, residuals in one."""
+    order = tuple(map(parse_action, ("0F0", "0F1", "0R0", "0B0", "0W0", "0R1", "0BW1")))
+    table = lowered(Schedule("hand", looped(1), 2, (order,)), fuse_backward=True)
+    expected = [FORWARD, FORWARD, RECOMPUTE, BACKWARD_WEIGHT, RECOMPUTE, BACKWARD_WEIGHT, 0]
+    assert table.ranks.kind[:, 0].tolist() == expected
+    assert table.ranks.recompute_slot[:, 0].tolist() == [0, 1, 0, 2, 1, 2, 2]
+    assert table.ranks.residual_slot[:, 0].tolist() == [1, 1, 0, 0, 0, 0, 1]
+    assert table.ranks.input_slot[:, 0].tolist() == [1, 1, 0, 0, 0, 0, 1]
+    assert (table.num_recompute_slots, table.num_residual_slots, table.num_input_slots) == (2, 1, 1)
 
 
 def test_splitting_and_fusing_undo_each_other() -> None:

@@ -32,7 +32,7 @@ from jaxpipe.pipeline import (
     to_stage_layout,
 )
 from jaxpipe.pipeline.remat import Remat
-from jaxpipe.schedules import build
+from jaxpipe.schedules import build, with_recompute
 
 SAME_HLO = {"xla_backend_optimization_level": 0}
 """All that XLA does to the program itself stays on; what is off is LLVM, which works on single kernels."""
@@ -85,8 +85,10 @@ def compiled(
 ) -> Step:
     """``untied`` serves only to keep apart what the cache holds."""
     contract, params, batch, constants = MODELS[model](num_layers)
+    name, _, recompute = schedule.partition(" ")
+    order = build(name, num_ranks=NUM_RANKS, num_microbatches=8)
     table = lower(
-        build(schedule, num_ranks=NUM_RANKS, num_microbatches=8),
+        with_recompute(order) if recompute else order,
         transfer_ticks=transfer_ticks,
         fuse_backward=fuse_backward,
     )
@@ -145,8 +147,12 @@ PROGRAMS = [
     ("llama", 4, "zb_h1", False, 1, "none"),
     ("llama", 8, "1f1b", True, 1, "none"),
     ("llama", 4, "1f1b", False, 1, "selective"),
+    ("mlp", 4, "zb_h1 R", False, 1),
+    ("mlp", 6, "1f1b R", True, 2),
+    ("llama", 4, "1f1b R", False, 1),
+    ("llama", 8, "zb_h1 R", False, 2),
 ]
-"""Model, layers (1 or 2 a stage, or 2, 2, 1, 1), schedule, fuse_backward, transfer_ticks, remat (full)."""
+"""Model, layers (1 or 2 a stage, or 2, 2, 1, 1), schedule (with R), fuse_backward, transfer_ticks, remat (full)."""
 
 
 @pytest.mark.parametrize("choice", PROGRAMS, ids=lambda choice: "-".join(map(str, choice)))
@@ -177,11 +183,12 @@ def test_a_tick_moves_a_few_messages(choice: tuple) -> None:
     assert set(moved) <= {"collective-permute", "fusion", "dynamic-slice", "copy"}
 
 
-def test_without_ties_products_leave_their_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("schedule", ["zb_h1", "zb_h1 R"])
+def test_without_ties_products_leave_their_loops(schedule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trap is there, and this test sees it: one layer a stage, and nothing ties slices to counters."""
     monkeypatch.setattr(loops, "tied", lambda counters, tree: tree)
     monkeypatch.setattr(ends, "tied", lambda counters, tree: tree)
-    found = faults(compiled("mlp", 4, "zb_h1", False, 1, untied=True), mlp_model(4))
+    found = faults(compiled("mlp", 4, schedule, False, 1, untied=True), mlp_model(4))
     assert any(fault.startswith("dot") for fault in found)
     assert any(fault.startswith("all-reduce") for fault in found)
     assert any(fault.startswith("a buffer touched") for fault in found)

@@ -60,6 +60,8 @@ STEPS: list[dict[str, Any]] = [
     {**mesh(4, 2, zero=3), **pipeline("dualpipe", "none"), **BF16},
     {**mesh(1, 4), **pipeline("chimera", "full", fuse=True)},
     {**mesh(1, 8), **pipeline("1f1b", "full"), "model__intermediate_size": 320},
+    {**mesh(1, 4), **pipeline("zb_h1", "full", schedule_recompute=True), "model__vocab_size": 8192},
+    {**mesh(2, 2), **pipeline("1f1b", "full", fuse=True, schedule_recompute=True), **BF16},
     {**mesh(2, 2), **pipeline("1f1b", "full", fuse=True), "model__vocab_size": 8192},
     {**mesh(2, 2, zero=3), **pipeline("1f1b", "full", fuse=True), "data__sequence_length": 64},
 ]

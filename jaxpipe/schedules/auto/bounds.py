@@ -4,7 +4,7 @@ A rank r can begin when the first microbatch has come to it, and some work is le
 done its last B. In between:
 
 work       all that r has to do
-turn       until the first B can run on r, it runs nothing but F, and of these no more than it has room for
+turn       until the first B can run on r, it runs nothing but F and R, and of F no more than it has room for
 memory     each microbatch holds its activation on r at least until it has been to the last stage and back
 
 path       all microbatches pass each stage one after another, and the last has still to come back from it
@@ -33,13 +33,14 @@ class Bound(NamedTuple):
 class _Way(NamedTuple):
     """What one microbatch meets in a pipe, without other microbatches.
 
-    F, B, W: seconds of each stage. forth[stage]: from the start to that of its F; turn[stage]: from the end
-    of its F to the start of its B; back[stage]: from the end of its B to the end of the first stage's W.
+    F, B, W, R: seconds of each stage, of R 0 where there is none. forth[stage]: from the start to that of its
+    F; turn[stage]: from the end of its F to the start of its B; back[stage]: from the end of its B to the end of the first stage's W.
     """
 
     F: Sequence[float]
     B: Sequence[float]
     W: Sequence[float]
+    R: Sequence[float]
     forth: Sequence[float]
     turn: Sequence[float]
     back: Sequence[float]
@@ -53,28 +54,36 @@ class _Share(NamedTuple):
     stages: tuple[int, ...]
 
 
-def bound_of(problem: Problem) -> Bound:
+def bound_of(problem: Problem, *, recompute: bool = False) -> Bound:
     """The best of the bounds for any order with the placement of the problem, which may have two pipes.
+
+    recompute: of orders with R.
 
     In the lowered program ranks share the ends of the pipe, and nothing runs meanwhile. A message sent two
     ticks ahead travels on through one such time, so of its transfer only the rest adds to them.
     """
     timing, costs = problem.timing, problem.costs
     if timing.sync == "async":
-        return _bound(problem, with_ends(costs, problem.num_stages), timing.transfer)
+        timed = with_ends(costs, problem.num_stages)
+        return _bound(problem, timed, timing.transfer, recompute=recompute)
     per_microbatch = (costs.head + 2 * costs.embedding) / problem.num_ranks
     hidden = 0.0 if timing.transfer_ticks == 1 else per_microbatch * problem.placement.num_pipes
-    apart = _bound(problem, costs, max(0.0, timing.transfer - hidden))
+    apart = _bound(problem, costs, max(0.0, timing.transfer - hidden), recompute=recompute)
     shared = problem.num_microbatches * per_microbatch
     return max(
-        Bound(apart.seconds + shared, apart.reason), _bound(problem, costs, timing.transfer), key=_seconds
+        Bound(apart.seconds + shared, apart.reason),
+        _bound(problem, costs, timing.transfer, recompute=recompute),
+        key=_seconds,
     )
 
 
-def _bound(problem: Problem, costs: Costs, transfer: float) -> Bound:
+def _bound(problem: Problem, costs: Costs, transfer: float, *, recompute: bool) -> Bound:
     """Without what ranks share."""
     placement, timing, num_microbatches = problem.placement, problem.timing, problem.num_microbatches
-    ways = [_way(placement, pipe, num_microbatches, costs, transfer) for pipe in range(placement.num_pipes)]
+    ways = [
+        _way(placement, pipe, num_microbatches, costs, transfer, recompute=recompute)
+        for pipe in range(placement.num_pipes)
+    ]
     shares = [
         [_Share(way, _stages(placement, pipe, rank)) for pipe, way in enumerate(ways)]
         for rank in range(placement.num_ranks)
@@ -85,7 +94,8 @@ def _bound(problem: Problem, costs: Costs, transfer: float) -> Bound:
             rank, own, problem.memory, num_chunks=placement.num_chunks, num_pipes=placement.num_pipes
         )
     if timing.sync == "neighbor" and timing.transfer_ticks == 1 and placement.num_ranks > 1:
-        bounds.append(_tick_bound(shares, transfer, num_kinds=2 if timing.fuse_backward else 3))
+        num_kinds = (2 if timing.fuse_backward else 3) + recompute
+        bounds.append(_tick_bound(shares, transfer, num_kinds=num_kinds))
     return max(bounds, key=_seconds)
 
 
@@ -97,17 +107,26 @@ def _stages(placement: Placement, pipe: int, rank: int) -> tuple[int, ...]:
     return tuple(stage for stage, home in enumerate(placement.stage_ranks[pipe]) if home == rank)
 
 
-def _way(placement: Placement, pipe: int, num_microbatches: int, costs: Costs, transfer: float) -> _Way:
+def _way(
+    placement: Placement,
+    pipe: int,
+    num_microbatches: int,
+    costs: Costs,
+    transfer: float,
+    *,
+    recompute: bool = False,
+) -> _Way:
     num_stages, ranks = placement.num_stages, placement.stage_ranks[pipe]
-    F, B, W = (as_tuple(value, num_stages) for value in (costs.F, costs.B, costs.W))
+    each = (costs.F, costs.B, costs.W, costs.R if recompute else 0.0)
+    F, B, W, R = (as_tuple(value, num_stages) for value in each)
     hops = [transfer if here != there else 0.0 for here, there in pairwise(ranks)]
-    forth, turn, back = [0.0], [0.0], [W[0]]
+    forth, turn, back = [0.0], [R[-1]], [W[0]]
     for stage, hop in enumerate(hops):
         forth.append(forth[-1] + F[stage] + hop)
         back.append(back[-1] + B[stage] + hop)
     for stage in reversed(range(num_stages - 1)):
-        turn.append(turn[-1] + 2 * hops[stage] + F[stage + 1] + B[stage + 1])
-    return _Way(F, B, W, forth, turn[::-1], back, num_microbatches // placement.num_pipes)
+        turn.append(max(turn[-1] + 2 * hops[stage] + F[stage + 1] + B[stage + 1], R[stage]))
+    return _Way(F, B, W, R, forth, turn[::-1], back, num_microbatches // placement.num_pipes)
 
 
 def _path_bound(way: _Way) -> Bound:
@@ -122,7 +141,8 @@ def _path_bound(way: _Way) -> Bound:
 def _rank_bounds(
     rank: int, shares: list[_Share], memory: Memory | None, *, num_chunks: int, num_pipes: int
 ) -> Iterator[Bound]:
-    work = sum(
+    again = sum(way.num_microbatches * way.R[stage] for way, stages in shares for stage in stages)
+    work = again + sum(
         way.num_microbatches * (way.F[stage] + way.B[stage] + way.W[stage])
         for way, stages in shares
         for stage in stages
@@ -153,7 +173,7 @@ def _rank_bounds(
         if change[Kind.B] == 0:
             room = int(room / change[Kind.F]) * change[Kind.F]
         yield Bound(start + held / room, f"memory: what rank {rank} holds, and for how long at least")
-    ahead = min(turn - start, sum(forwards))
+    ahead = min(turn - start, sum(forwards) + again)
     after = max(0.0, back - sum(weights))
     reason = f"work: all that rank {rank} does, after its first microbatch has come"
     if ahead < (turn - start) * (1 - TOLERANCE):
@@ -187,7 +207,9 @@ def _tick_bound(shares: list[list[_Share]], transfer: float, *, num_kinds: int) 
     work, ticks = [], []
     for own in shares:
         counts = [(way, stage) for way, stages in own for stage in stages]
-        work.append(sum(way.num_microbatches * (way.F[s] + way.B[s] + way.W[s]) for way, s in counts))
+        work.append(
+            sum(way.num_microbatches * (way.F[s] + way.B[s] + way.W[s] + way.R[s]) for way, s in counts)
+        )
         ticks.append(num_kinds * sum(way.num_microbatches for way, _ in counts))
     both = max(here + there for here, there in zip(work, [*work[1:], work[0]], strict=True))
     return Bound(both / 2 + (max(ticks) - 1) * transfer, "ticks: each costs a transfer to a neighbour")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from jaxpipe.schedules.auto.bounds import Bound, bound_of
 from jaxpipe.schedules.auto.evaluate import makespan
 from jaxpipe.schedules.auto.memory import MOST, TOLERANCE, Memory, fits, least_limit, needed
-from jaxpipe.schedules.auto.named import named_schedules, time_schedule
+from jaxpipe.schedules.auto.named import in_backward, named_schedules, place_recompute, time_schedule
 from jaxpipe.schedules.auto.problem import (
     Orders,
     Problem,
@@ -32,6 +32,9 @@ EFFORT, EFFORT_PER_ACTION = 600_000, 1_200
 
 NUM_COMPARED = 20
 """Of the best orders found, those of which the one that holds least is taken if they are equally quick."""
+
+NUM_RECOMPUTED = 10
+"""Of the best orders found, those in which R is placed."""
 
 _ASYNC, _NO_LIMIT = Timing(), Memory(MOST)
 
@@ -70,6 +73,7 @@ def find_schedule(
     memory: Memory | None = None,
     chunks: Iterable[int] = (1, 2),
     two_pipes: bool = False,
+    recompute: bool = False,
     effort: int | None = None,
 ) -> Found:
     """The best order found; never slower than the best named schedule that fits.
@@ -77,7 +81,8 @@ def find_schedule(
     costs: a single number is that of a rank's whole share, and a stage of v chunks costs 1/v of it; costs per
     stage settle the number of chunks. timing: how ranks wait for each other. memory: None for no limit.
     chunks: stages per rank that may be tried; two of them in a V or looped. two_pipes: whether to consider
-    schedules that hold the weights twice. effort: actions to run in the search, ``EFFORT`` at most if not
+    schedules that hold the weights twice. recompute: with R, placed in the best orders that have none, and in
+    every named schedule that it is compared with; memory does not count what R makes. effort: actions to run in the search, ``EFFORT`` at most if not
     given.
 
     ``ValueError`` lists all that is wrong.
@@ -89,13 +94,17 @@ def find_schedule(
     if faults:
         raise ValueError("; ".join(faults))
 
-    def problem_of(placement: Placement) -> Problem:
+    def searched(placement: Placement) -> Costs:
         shared = share_costs(costs, placement)
+        return in_backward(shared) if recompute else shared
+
+    def problem_of(placement: Placement) -> Problem:
+        shared = searched(placement)
         return make_problem(placement, num_microbatches, costs=shared, timing=timing, memory=memory)
 
     problems = [*map(problem_of, _placements(num_ranks, chunks))]
     named = [
-        _Named(_seconds(schedule, problems, costs=costs, timing=timing), schedule)
+        _Named(_seconds(schedule, problems, costs=searched(schedule.placement), timing=timing), schedule)
         for schedule in named_schedules(num_ranks, num_microbatches, chunks=chunks, two_pipes=two_pipes)
         if fits(schedule, memory)
     ]
@@ -104,7 +113,16 @@ def find_schedule(
     bound = min(map(bound_of, tried), key=lambda one: one.seconds)
     spent = Effort(_default_effort(problems) if effort is None else effort)
     found = _search(problems, named, spent, goal=bound.seconds)
-    schedule = _thriftiest(named, found, memory)
+    if recompute:
+        bound = _bound_with_recompute(tried, costs)
+        named = [_with_recompute(one.schedule, costs, timing) for one in named]
+        placed = [
+            _with_recompute(to_schedule(one.problem, one.orders, "auto"), costs, timing)
+            for one in found[:NUM_RECOMPUTED]
+        ]
+        schedule = _thriftiest(named + placed, [], memory)
+    else:
+        schedule = _thriftiest(named, found, memory)
     simulation = time_schedule(schedule, costs, timing)
     least = bound.seconds * (1 - TOLERANCE)
     assert simulation.makespan >= least, f"{schedule.name}: {simulation.makespan} beats the bound {bound}"
@@ -150,6 +168,17 @@ def _thriftiest(named: list[_Named], found: list[Candidate], memory: Memory | No
     return min(quickest, key=lambda schedule: needed(schedule, memory or _NO_LIMIT))
 
 
+def _with_recompute(schedule: Schedule, costs: Costs, timing: Timing) -> _Named:
+    placed = place_recompute(schedule, costs, timing)
+    return _Named(time_schedule(placed, costs, timing).makespan, placed)
+
+
+def _bound_with_recompute(problems: list[Problem], costs: Costs) -> Bound:
+    """Of the problems that were searched, but with R where it belongs."""
+    exact = (replace(problem, costs=share_costs(costs, problem.placement)) for problem in problems)
+    return min((bound_of(problem, recompute=True) for problem in exact), key=lambda one: one.seconds)
+
+
 def _seconds(schedule: Schedule, problems: list[Problem], *, costs: Costs, timing: Timing) -> float:
     """Of one pipe by its problem, which is quicker than ``simulate``."""
     for problem in problems:
@@ -160,7 +189,7 @@ def _seconds(schedule: Schedule, problems: list[Problem], *, costs: Costs, timin
 
 def _chunks_of_costs(costs: Costs, num_ranks: int) -> tuple[int, ...]:
     """As costs per stage settle it; rounded up, so that a number that does not divide is found at fault."""
-    lengths = {len(value) for value in (costs.F, costs.B, costs.W) if isinstance(value, tuple)}
+    lengths = {len(value) for value in (costs.F, costs.B, costs.W, costs.R) if isinstance(value, tuple)}
     return tuple(-(-length // num_ranks) for length in sorted(lengths)[:1]) if num_ranks > 0 else ()
 
 

@@ -46,7 +46,7 @@ class Memory:
 
 
 def changes(memory: Memory, num_chunks: int) -> dict[Kind, float]:
-    """What each kind of action adds to what its rank holds."""
+    """What each kind of action adds to what its rank holds; what R makes again is not counted."""
     activation = memory.activation / num_chunks
     until_weight = activation if memory.until_weight is None else memory.until_weight / num_chunks
     return {
@@ -54,6 +54,7 @@ def changes(memory: Memory, num_chunks: int) -> dict[Kind, float]:
         Kind.B: until_weight - activation,
         Kind.W: -until_weight,
         Kind.BW: -activation,
+        Kind.R: 0.0,
     }
 
 

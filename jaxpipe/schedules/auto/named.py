@@ -1,10 +1,13 @@
 """The named schedules, as something to begin with and to compare with."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from operator import add
 
 from jaxpipe.schedules.auto.problem import Timing, share_costs
 from jaxpipe.schedules.costs import Costs
 from jaxpipe.schedules.generators.catalog import GENERATORS, build, find_faults
+from jaxpipe.schedules.recompute import with_recompute
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Simulation, simulate
 from jaxpipe.schedules.ticks import fuse_backward, split_backward
@@ -27,14 +30,35 @@ def named_schedules(
                 yield schedule
 
 
-def time_schedule(schedule: Schedule, costs: Costs, timing: Timing) -> Simulation:
-    """What ``simulate`` says of it as it would run, with ``costs`` as ``find_schedule`` takes them."""
-    if timing.sync == "neighbor" and timing.fuse_backward:
-        schedule = fuse_backward(schedule)
-    return simulate(
-        schedule,
+def in_backward(costs: Costs) -> Costs:
+    """Costs per stage of the same work without R: B does the forward again itself."""
+    assert isinstance(costs.B, tuple)
+    assert isinstance(costs.R, tuple)
+    return replace(costs, B=tuple(map(add, costs.B, costs.R)))
+
+
+def place_recompute(schedule: Schedule, costs: Costs, timing: Timing) -> Schedule:
+    """With R where they serve best as it would run; BW split."""
+    placed = with_recompute(
+        _as_it_runs(schedule, timing),
         costs=share_costs(costs, schedule.placement),
         transfer=timing.transfer,
         sync=timing.sync,
         transfer_ticks=timing.transfer_ticks,
     )
+    return split_backward(placed)
+
+
+def time_schedule(schedule: Schedule, costs: Costs, timing: Timing) -> Simulation:
+    """What ``simulate`` says of it as it would run, with ``costs`` as ``find_schedule`` takes them."""
+    return simulate(
+        _as_it_runs(schedule, timing),
+        costs=share_costs(costs, schedule.placement),
+        transfer=timing.transfer,
+        sync=timing.sync,
+        transfer_ticks=timing.transfer_ticks,
+    )
+
+
+def _as_it_runs(schedule: Schedule, timing: Timing) -> Schedule:
+    return fuse_backward(schedule) if timing.sync == "neighbor" and timing.fuse_backward else schedule

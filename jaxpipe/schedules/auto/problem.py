@@ -9,7 +9,7 @@ does not occur: B and W one after the other send the gradient earlier and are ne
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jaxpipe.schedules.actions import Action, Kind
@@ -120,7 +120,8 @@ def share_costs(costs: Costs, placement: Placement) -> Costs:
     def shared(value: float | tuple[float, ...]) -> tuple[float, ...]:
         return value if isinstance(value, tuple) else (value / num_chunks,) * num_stages
 
-    return Costs(shared(costs.F), shared(costs.B), shared(costs.W), costs.head, costs.embedding)
+    shares = {kind: shared(getattr(costs, kind)) for kind in ("F", "B", "W", "R")}
+    return replace(costs, **shares)  # type: ignore[arg-type]
 
 
 def as_tuple(value: float | tuple[float, ...], num_stages: int) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from jaxpipe.schedules import Costs, Schedule
 from jaxpipe.schedules.auto import Memory, Timing
 from jaxpipe.schedules.auto.bounds import bound_of
 from jaxpipe.schedules.auto.memory import needed
-from jaxpipe.schedules.auto.named import named_schedules, time_schedule
+from jaxpipe.schedules.auto.named import named_schedules, place_recompute, time_schedule
 from jaxpipe.schedules.auto.problem import make_problem, share_costs
 
 SUMS = 1 + 1e-9
@@ -23,10 +23,10 @@ def schedules(num_ranks: int, num_microbatches: int) -> tuple[Schedule, ...]:
 
 def random_costs(chance: random.Random, num_stages: int, *, with_ends: bool) -> Costs:
     ends = {"head": chance.choice([0.1, 1.0, 5.0]), "embedding": chance.choice([0.0, 0.5, 2.0])}
-    F, B, W = (tuple(chance.choice([0.1, 1.0, 4.0]) for _ in range(num_stages)) for _ in range(3))
+    F, B, W, R = (tuple(chance.choice([0.1, 1.0, 4.0]) for _ in range(num_stages)) for _ in range(4))
     if chance.random() < 0.5:
-        F, B, W = (times[:1] * num_stages for times in (F, B, W))
-    return Costs(F, B, W, **ends if with_ends else {})
+        F, B, W, R = (times[:1] * num_stages for times in (F, B, W, R))
+    return Costs(F, B, W, R=R, **ends if with_ends else {})
 
 
 @pytest.mark.parametrize("with_ends", [False, True])
@@ -52,6 +52,8 @@ def test_no_named_schedule_is_quicker_than_its_bound(timing: Timing, with_ends: 
         )
         seconds = time_schedule(schedule, costs, way).makespan
         assert bound_of(problem).seconds <= seconds * SUMS, (schedule.name, problem)
+        again = time_schedule(place_recompute(schedule, costs, way), costs, way).makespan
+        assert bound_of(problem, recompute=True).seconds <= again * SUMS, (schedule.name, problem)
 
 
 def test_a_message_that_travels_while_ranks_share_an_end_is_not_counted_beside_it() -> None:

@@ -1,5 +1,6 @@
 """``find_schedule``: right, within its memory, never behind the named schedules, never ahead of its bound."""
 
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 from jaxpipe.schedules import Costs, Kind, build, looped, simulate, split_backward, v_shaped, validate
 from jaxpipe.schedules.auto import Found, Memory, Timing, describe, find_schedule
 from jaxpipe.schedules.auto.memory import fits, needed
-from jaxpipe.schedules.auto.named import named_schedules, time_schedule
+from jaxpipe.schedules.auto.named import named_schedules, place_recompute, time_schedule
 
 UNEQUAL = Costs(F=10.0, B=12.0, W=8.0)
 LITTLE = 40_000
@@ -86,6 +87,48 @@ def test_it_is_never_slower_than_the_best_named_schedule_that_fits(
 def test_no_bound_is_above_what_was_found(found: list[tuple[dict[str, Any], Found]]) -> None:
     for _, one in found:
         assert one.bound.seconds <= one.simulation.makespan * (1 + 1e-9)
+
+
+@pytest.fixture(scope="module")
+def with_r() -> list[tuple[dict[str, Any], Found]]:
+    return [
+        (request, find_schedule(**request, recompute=True, effort=4_000))
+        for request in itertools.islice(requests(40), 14)
+    ]
+
+
+def test_an_order_with_r_is_right_and_never_slower_than_the_best_named_one_with_r(
+    with_r: list[tuple[dict[str, Any], Found]],
+) -> None:
+    for request, one in with_r:
+        validate(one.schedule)
+        assert one.schedule.recomputes
+        assert fits(one.schedule, request["memory"])
+        assert one.bound.seconds <= one.simulation.makespan * (1 + 1e-9)
+        costs, timing = request["costs"], request["timing"]
+        sizes = request["num_ranks"], request["num_microbatches"]
+        chunks = (len(costs.F) // sizes[0],) if isinstance(costs.F, tuple) else (1, 2)
+        times = [
+            time_schedule(place_recompute(schedule, costs, timing), costs, timing).makespan
+            for schedule in named_schedules(*sizes, chunks=chunks, two_pipes=False)
+            if fits(schedule, request["memory"])
+        ]
+        assert one.simulation.makespan <= min(times, default=float("inf")) * (1 + 1e-9)
+        assert one.named_makespan == (min(times) if times else None)
+
+
+def test_a_search_with_r_beats_named_orders_with_r() -> None:
+    """In ticks, with messages of two: 1f1b's relatives were not made for a fourth kind of action."""
+    one = find_schedule(4, 8, timing=Timing(sync="neighbor", transfer_ticks=2), recompute=True, effort=LITTLE)
+    assert one.named_makespan is not None
+    assert one.simulation.makespan < one.named_makespan
+
+
+def test_a_single_cost_of_r_is_that_of_a_whole_share() -> None:
+    for one in (
+        find_schedule(2, 3, costs=UNEQUAL, chunks=(n,), recompute=True, effort=LITTLE) for n in (1, 2)
+    ):
+        assert one.simulation.work == pytest.approx((93.0, 93.0))
 
 
 def test_the_same_request_gives_the_same_order() -> None:
