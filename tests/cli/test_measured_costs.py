@@ -118,7 +118,7 @@ def test_auto_by_name_is_not_made_for_what_was_measured(
 def test_with_recompute_b_and_w_are_those_without_remat(
     file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # R runs while rank 0 waits for its gradient; rank 1 has nothing to wait for, and does it before B: 2 seconds
+    # rank 0 runs R while it waits for its gradient; rank 1 does not wait, and runs it before B: 2 seconds
     plain = 2 * (2 + 2 + 8) + 2 * 0.25 + 3 + 2 * 0.5
     assert makespan(capsys, "--costs", file, "--recompute") == plain + 2
     words = ["schedule", "show", "1f1b", *SIZES, "--costs", file, "--recompute", "--remat", "none"]
