@@ -17,6 +17,7 @@
     jaxpipe export-hf runs/second second-hf --dtype bfloat16
     jaxpipe compare-hf second-hf runs/second
     jaxpipe plot runs/first runs/second -o curves.svg
+    jaxpipe profile configs/bench.yaml -o costs.json --mesh.pp 2
     jaxpipe explain runs/first -o explained.html --trace explained.json
 
 Schedules answer within a second, and so does ``ls``, since nothing here loads JAX, nor a command that was not
@@ -71,6 +72,7 @@ _ALONE: tuple[tuple[str, str, str], ...] = (
     ("compare-hf", "compare the logits of the two", "hugging_face.compare_hf"),
     ("explain", "where the time of a step went, beside the prediction", "explain"),
     ("plot", "the curves of one run or several as a picture", "plot"),
+    ("profile", "measure what a configuration's actions cost on the devices at hand", "profile"),
 )
 """Commands that are in no group, of one word."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jaxpipe.config.costs_rule import COSTS_KEYS, check_costs
 from jaxpipe.config.curve_rules import check_tensorboard, check_wandb
 from jaxpipe.config.keys import flatten
 from jaxpipe.config.mesh_rules import (
@@ -165,6 +166,8 @@ _CHOICE = (
     "pipeline.fuse_backward",
     "pipeline.schedule_recompute",
     "model.num_hidden_layers",
+    "pipeline.costs",
+    "pipeline.remat",
 )
 """The fields of ``ScheduleChoice``."""
 
@@ -193,6 +196,7 @@ _RULES = (
     _Rule(IDENTITY, check_identity),
     _Rule(("distributed.num_processes", "mesh.dp", "mesh.pp", "mesh.tp"), check_devices),
     _Rule(_CHOICE, _schedule),
+    _Rule(COSTS_KEYS, check_costs),
     _Rule(("pipeline.schedule_recompute", "pipeline.remat"), _schedule_recompute),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers),
     _Rule(("pipeline.layers_per_stage", *_CHOICE), _layers_per_stage),

@@ -3,9 +3,12 @@
 import os
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from jaxpipe.config.sections import Config
+from jaxpipe.planning.costs_file import read_costs
+from jaxpipe.planning.schedule_costs import costs_of_layers, message_seconds
 from jaxpipe.schedules import GENERATORS, Schedule, build, default_schedule, find_faults
 from jaxpipe.schedules.auto import Memory, Timing, find_schedule, place_recompute
 from jaxpipe.schedules.costs import UNIT_COSTS
@@ -18,7 +21,10 @@ _MOST_PIPES = 2
 
 
 class ScheduleChoice(NamedTuple):
-    """The keys that choose a schedule: those of ``pipeline``, ``mesh.pp`` and ``model.num_hidden_layers``."""
+    """The keys that choose a schedule: those of ``pipeline``, ``mesh.pp`` and ``model.num_hidden_layers``.
+
+    remat: counts with costs alone.
+    """
 
     schedule: str | None
     num_ranks: int
@@ -30,6 +36,8 @@ class ScheduleChoice(NamedTuple):
     fuse_backward: bool
     schedule_recompute: bool
     num_layers: int
+    costs: str | None
+    remat: str
 
     @property
     def name(self) -> str:
@@ -62,6 +70,8 @@ def choice_of(config: Config) -> ScheduleChoice:
         fuse_backward=pipeline.fuse_backward,
         schedule_recompute=pipeline.schedule_recompute,
         num_layers=config.model.num_hidden_layers,
+        costs=pipeline.costs,
+        remat=pipeline.remat,
     )
 
 
@@ -80,7 +90,9 @@ def make_schedule(choice: ScheduleChoice) -> Schedule:
 
 
 def find_choice_faults(choice: ScheduleChoice) -> Iterator[str]:
-    """All that is wrong with it, each beginning with the key."""
+    """All that is wrong with it, each beginning with the key; the file of costs has a rule of its own."""
+    if choice.costs is not None and choice.name != AUTO:
+        yield "pipeline.costs is for auto; leave it out"
     if is_file(choice.name):
         yield from _find_file_faults(choice)
         return
@@ -150,13 +162,25 @@ def _read_unchanged(path: str, *_: int) -> Schedule:
 
 @lru_cache(maxsize=8)
 def _search(choice: ScheduleChoice) -> Schedule:
-    """The best order for the program that will run: in ticks, F = B = W = R, no more chunks than layers."""
+    """The best order for the program that will run: in ticks, no more chunks than layers.
+
+    F = B = W = R, unless a file has costs: those of all layers of a rank.
+    """
     default = GENERATORS["interleaved"].default_chunks
     most = min(choice.num_chunks or default, choice.num_layers // choice.num_ranks)
+    costs, transfer = UNIT_COSTS, 0.0
+    if choice.costs is not None:
+        measured = read_costs(Path(choice.costs))
+        layers = choice.num_layers / choice.num_ranks
+        costs = costs_of_layers(
+            measured, remat=choice.remat, num_layers=layers, recomputes=choice.schedule_recompute
+        )
+        transfer = message_seconds(measured, sync="neighbor")
     return find_schedule(
         choice.num_ranks,
         choice.num_microbatches,
-        timing=choice.timing,
+        costs=costs,
+        timing=choice.timing._replace(transfer=transfer),
         memory=None if choice.memory_limit is None else Memory(choice.memory_limit),
         chunks=range(1, most + 1),
         recompute=choice.schedule_recompute,

@@ -67,6 +67,9 @@ class PipelineConfig:
     """gpipe alone: the last microbatch's backward first, as drawn in its paper; other last bits."""
     memory_limit: int | None = None
     """auto alone: how many microbatches' activations of all its layers a rank may hold; null: any number."""
+    costs: str | None = None
+    """auto alone: the file of `jaxpipe profile` with the costs that the order is made for; null: F, B and W
+    cost the same."""
     transfer_ticks: Literal[1, 2] = 1
     """Ticks from an action to the use of its message elsewhere; 2 hides the transfer behind a tick."""
     fuse_backward: bool = False

@@ -42,7 +42,7 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
     """
     assert program.has_backward, f"the schedule {program.table.name} has no backward action"
 
-    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> LossAndGradients:
+    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> LossAndGradients:
         return _local_loss_and_gradients(program, params, batch, constants, columns)[0]
 
     return _over_mesh(program, local, lambda params: _gradient_specs(program, params))
@@ -59,7 +59,7 @@ def make_loss_and_gradients_in_slots(
     assert program.has_backward, f"the schedule {program.table.name} has no backward action"
     lie = PartitionSpec(_axes(program))
 
-    def local(params: Tree, batch: Batch, constants: Tree, slots: Slots, columns: _Columns) -> tuple:
+    def local(params: Tree, batch: Batch, constants: Tree, slots: Slots, columns: Columns) -> tuple:
         own = jax.tree.map(lambda leaf: leaf[0], slots)
         result, buffers, _ = _local_loss_and_gradients(program, params, batch, constants, columns, slots=own)
         return result, jax.tree.map(lambda leaf: leaf[None], _slots(buffers))
@@ -89,7 +89,7 @@ def make_timed_loss_and_gradients(
     """
     assert program.has_backward, f"the schedule {program.table.name} has no backward action"
 
-    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
+    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> tuple:
         result, _, stamps = _local_loss_and_gradients(program, params, batch, constants, columns, timed=True)
         return result, of_all_ranks(stamps, _axes(program), num_ranks=program.mesh.shape["pp"])
 
@@ -100,17 +100,34 @@ def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Arr
     """``(params, batch, constants) -> (summed loss, valid tokens)`` of a forward-only table."""
     assert not program.has_backward, f"the schedule {program.table.name} is not forward-only"
 
-    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
+    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> tuple:
         buffers, _ = _run_ticks(program, params, batch, constants, columns, None)
         return _total(program, add_ends(buffers.ends).loss), _count_tokens(batch)
 
     return _over_mesh(program, local, lambda params: (_SAME, _SAME))
 
 
+def make_given_ticks(program: Program) -> Callable[[Tree, Batch, Tree, "Columns"], Buffers]:
+    """``(params, batch, constants, columns) -> Buffers`` after ticks that are told only when it is called.
+
+    They must keep to what the program's table has: its kinds, slots and routes of messages. So one compiled
+    program can time every action (profiling/). Of every leaf the devices' own follow each other.
+    """
+
+    assert not program.settings.specialised, "ticks that are given may do whatever the table does"
+
+    def local(params: Tree, batch: Batch, constants: Tree, given: Columns, columns: Columns) -> Buffers:
+        buffers, _ = _run_ticks(program, params, batch, constants, given, jnp.ones(()))
+        return jax.tree.map(lambda leaf: leaf[None], buffers)
+
+    lie = PartitionSpec(_axes(program))
+    return _over_mesh(program, local, lambda params: lie, more=(_COLUMN_SPECS,))
+
+
 def buffer_shapes(program: Program, params: Tree, batch: Batch, constants: Tree) -> Buffers:
     """What one device holds while the ticks run, as shapes; the arguments may be shapes themselves."""
 
-    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> Buffers:
+    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> Buffers:
         buffers = _prepare(program, params, batch, constants, jnp.ones(()))[2]
         return jax.tree.map(lambda leaf: leaf[None], buffers)
 
@@ -122,9 +139,17 @@ def buffer_shapes(program: Program, params: Tree, batch: Batch, constants: Tree)
 _SAME = PartitionSpec()
 
 
-class _Columns(NamedTuple):
+class Columns(NamedTuple):
+    """The rows of a table, as the ticks read them."""
+
     ranks: RankColumns[Any]
     ends: EndColumns[Any]
+
+
+_COLUMN_SPECS = Columns(
+    RankColumns(*[PartitionSpec(None, "pp")] * len(RankColumns._fields)),
+    EndColumns(*[_SAME] * len(EndColumns._fields)),
+)
 
 
 def _over_mesh(
@@ -132,7 +157,7 @@ def _over_mesh(
     local: Callable,
     out_specs: Callable[[Tree], Tree],
     *,
-    more: tuple[PartitionSpec, ...] = (),
+    more: tuple[PartitionSpec | Columns, ...] = (),
 ) -> Callable:
     """``local`` on every device of the mesh; its last argument are its own rank's columns of the table.
 
@@ -144,18 +169,14 @@ def _over_mesh(
     assert placement.num_pipes <= 2, f"{placement.num_pipes} pipes, but only one or two can run"
     sharding = program.layout.sharding
     assert sharding.tp == program.mesh.shape.get("tp", 1), "the mesh has another number of devices a rank"
-    columns = _Columns(program.table.ranks, program.table.ends)
-    column_specs = _Columns(
-        RankColumns(*[PartitionSpec(None, "pp")] * len(RankColumns._fields)),
-        EndColumns(*[_SAME] * len(EndColumns._fields)),
-    )
+    columns = Columns(program.table.ranks, program.table.ends)
 
     def run(params: Tree, batch: Batch, constants: Tree, *others: Tree) -> Tree:
         batch_specs = jax.tree.map(lambda _: PartitionSpec(None, "dp"), batch)
         mapped = jax.shard_map(
             local,
             mesh=program.mesh,
-            in_specs=(stage_specs(params, sharding), batch_specs, _SAME, *more, column_specs),
+            in_specs=(stage_specs(params, sharding), batch_specs, _SAME, *more, _COLUMN_SPECS),
             out_specs=out_specs(params),
         )
         return mapped(params, batch, constants, *others, columns)
@@ -172,7 +193,7 @@ def _local_loss_and_gradients(
     params: Tree,
     batch: Batch,
     constants: Tree,
-    columns: _Columns,
+    columns: Columns,
     *,
     slots: Slots | None = None,
     timed: bool = False,
@@ -196,7 +217,7 @@ def _run_ticks(
     params: Tree,
     batch: Batch,
     constants: Tree,
-    columns: _Columns,
+    columns: Columns,
     scale: Float[Array, ""] | None,
     *,
     slots: Slots | None = None,
@@ -209,9 +230,9 @@ def _run_ticks(
     loops, ends, buffers = _prepare(program, params, batch, constants, scale)
     buffers = buffers._replace(**(slots or {}))
     # a rank's own columns have lost their dimension of ranks
-    rows = _Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
+    rows = Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
 
-    def tick(buffers: Buffers, row: _Columns, use: TickUse) -> tuple[Buffers, Any]:
+    def tick(buffers: Buffers, row: Columns, use: TickUse) -> tuple[Buffers, Any]:
         run = run_timed_tick if timed else run_plain_tick
         return run(program, buffers, loops=loops, ends=ends, use=use, rank=row.ranks, both_ends=row.ends)
 
@@ -220,25 +241,29 @@ def _run_ticks(
         rows, began = mark_start(buffers, rows)
     stamps = []
     for segment in program.segments:
-        own = jax.tree.map(lambda column, s=segment: column[s.start : s.stop], rows)
+        own = rows if len(program.segments) == 1 else _rows_of(segment, rows)
         buffers, stamped = _run_segment(segment, tick, buffers, own)
         stamps.append(stamped)
     return buffers, None if began is None else with_starts(began, jnp.concatenate(stamps))
 
 
+def _rows_of(segment: Segment, rows: Columns) -> Columns:
+    return jax.tree.map(lambda column: column[segment.start : segment.stop], rows)
+
+
 def _run_segment(
-    segment: Segment, tick: Callable[..., tuple[Buffers, Any]], buffers: Buffers, rows: _Columns
+    segment: Segment, tick: Callable[..., tuple[Buffers, Any]], buffers: Buffers, rows: Columns
 ) -> tuple[Buffers, Any]:
     """The ticks of a segment: a scan over its periods, or the ticks themselves if there is only one."""
 
-    def run_period(buffers: Buffers, rows: _Columns) -> tuple[Buffers, Any]:
+    def run_period(buffers: Buffers, rows: Columns) -> tuple[Buffers, Any]:
         results = []
         for number, use in enumerate(segment.uses):
             buffers, result = tick(buffers, jax.tree.map(lambda column, n=number: column[n], rows), use)
             results.append(result)
         return buffers, jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
-    if segment.stop - segment.start == segment.period:
+    if rows.ends.head.shape[0] == segment.period:
         return run_period(buffers, rows)
     if segment.period == 1:
         return jax.lax.scan(lambda buffers, row: tick(buffers, row, segment.uses[0]), buffers, rows)

@@ -1,6 +1,7 @@
 """A schedule from a file becomes part of the run: the file may change or vanish, the run keeps its own.
 
-``config.yaml`` names the copy in the run's directory, so that resuming from it reads what was trained with.
+So does a schedule that was searched for costs from a file. ``config.yaml`` names the copy in the run's
+directory, so that resuming from it reads what was trained with.
 """
 
 import dataclasses
@@ -15,10 +16,13 @@ from jaxpipe.training.run_directory import RunDirectory
 
 def with_own_schedule(config: Config) -> Config:
     """The configuration with the copy's path instead of the file's; unchanged if there is no file."""
-    if not _comes_from_file(config) or config.run.dir is None:
+    is_searched = config.pipeline.costs is not None
+    if not (_comes_from_file(config) or is_searched) or config.run.dir is None:
         return config
-    copy = str(RunDirectory(Path(config.run.dir)).schedule)
-    return dataclasses.replace(config, pipeline=dataclasses.replace(config.pipeline, schedule=copy))
+    pipeline = dataclasses.replace(config.pipeline, schedule=str(RunDirectory(Path(config.run.dir)).schedule))
+    if is_searched:  # what guided the search has no meaning for a file
+        pipeline = dataclasses.replace(pipeline, costs=None, num_chunks=None, memory_limit=None)
+    return dataclasses.replace(config, pipeline=pipeline)
 
 
 def write_own_schedule(config: Config, directory: RunDirectory, schedule: Schedule) -> bool:

@@ -12,7 +12,17 @@ from jaxpipe.config.keys import assemble, flatten, keys
 from jaxpipe.config.ranges import RANGES
 from jaxpipe.config.schedule_choice import choice_of, chunks_of, find_choice_faults, make_schedule
 from jaxpipe.pipeline import balanced_layers
-from jaxpipe.schedules import GENERATORS, Kind, build, peak_held, split_backward, validate, with_recompute
+from jaxpipe.schedules import (
+    GENERATORS,
+    Costs,
+    Kind,
+    build,
+    peak_held,
+    simulate,
+    split_backward,
+    validate,
+    with_recompute,
+)
 from jaxpipe.schedules.csv_text import to_csv
 
 
@@ -53,6 +63,9 @@ def test_a_number_out_of_its_range_is_one_fault_that_names_it(path, right):
         assert [fault.split("=")[0] for fault in found] == [path], (value, found)
         assert " must be " in found[0]
 
+
+MEASURED = {"pipeline.schedule": "auto", "pipeline.costs": "tests/config/costs.json"}
+"""What the small configuration costs, with W four times as long as F and B."""
 
 RULES = [
     ({"model.num_key_value_heads": 4}, "num_attention_heads=6 must be a multiple of .*=4; use 3 or 6"),
@@ -119,6 +132,16 @@ RULES = [
     (
         {"pipeline.schedule": "auto", "mesh.pp": 8},
         "layers=6 must be .* mesh.pp=8 x 1 chunks of auto = 8; use",
+    ),
+    ({"pipeline.costs": "tests/config/costs.json"}, "pipeline.costs is for auto; leave it out"),
+    (
+        {"pipeline.schedule": "auto", "pipeline.costs": "none.json"},
+        "pipeline.costs none.json: cannot be read: No such file",
+    ),
+    (
+        MEASURED | {"data.sequence_length": 8, "model.intermediate_size": 88},
+        "must be costs of this run, but was measured with model.intermediate_size=80, not 88, "
+        "data.sequence_length=16, not 8, the tokens of a microbatch=32, not 16; measure again",
     ),
     (
         {"pipeline.schedule": "auto", "pipeline.layers_per_stage": (1, 2, 2, 1)},
@@ -191,6 +214,25 @@ def test_auto_keeps_to_its_memory(right):
     changes = {"pipeline.schedule": "auto", "pipeline.num_microbatches": 12, "pipeline.memory_limit": 2}
     schedule = make_schedule(choice_of(changed(right, changes | {"model.num_hidden_layers": 8})))
     assert max(peak_held(schedule, Kind.W)) <= 2 * schedule.placement.num_chunks
+
+
+def test_auto_is_made_for_the_costs_of_the_file(right):
+    """Judged by the simulator at these costs it is quicker than what is made for equal ones."""
+    right = changed(right, {"pipeline.num_microbatches": 6, "mesh.dp": 1})
+    measured = changed(right, MEASURED)
+    assert faults(measured) == []
+
+    def makespan(config: Config) -> float:
+        schedule = split_backward(make_schedule(choice_of(config)))
+        return simulate(
+            schedule, costs=Costs(1.5, 1.5, 6.0, head=0.01), transfer=0.25, sync="neighbor"
+        ).makespan
+
+    assert makespan(measured) < makespan(changed(right, {"pipeline.schedule": "auto"}))
+
+
+def test_costs_of_the_same_heads_fit_whichever_way_they_are_written(right):
+    assert faults(changed(right, MEASURED | {"model.head_dim": 8})) == []
 
 
 @pytest.fixture
