@@ -154,10 +154,9 @@ def _run_ticks(
     rows = _Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
 
     def tick(buffers: Buffers, row: _Columns) -> tuple[Buffers, Any]:
-        parts = {"loops": loops, "ends": ends, "rank": row.ranks, "both_ends": row.ends}
-        if timed:
-            return run_timed_tick(program, buffers, **parts)
-        return run_tick(program, buffers, **parts), None
+        run: Callable = run_timed_tick if timed else run_tick
+        done = run(program, buffers, loops=loops, ends=ends, rank=row.ranks, both_ends=row.ends)
+        return done if timed else (done, None)
 
     if not timed:
         return jax.lax.scan(tick, buffers, rows)
