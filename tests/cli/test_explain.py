@@ -12,8 +12,7 @@ from jaxpipe.cli import main
 from jaxpipe.planning.costs_file import to_text as costs_text
 from jaxpipe.planning.tick_file import to_text
 from tests.pictures.reading import parse
-from tests.planning.made_traces import make_trace
-from tests.planning.test_explanation import costs_for
+from tests.planning.made_traces import costs_for, make_trace
 
 TRACE = make_trace("zb_h1", 3, 4, jitter=0.5)
 
@@ -34,8 +33,8 @@ def test_the_tables_say_what_was_predicted_and_what_was_measured(
     assert "the marks cost +17.6%" in said  # 1.0 against the median of 0.8 and 0.9
     for line in ("makespan", "bubble of the makespan", "idle: dependency", "embedding and head", "rank 2"):
         assert line in said
-    columns = [float(cell.rstrip("%")) for line in said.splitlines() if "%" in line and "points" in line
-               for cell in line.split("  ")[-2:-1] if "bubble" not in line]  # fmt: skip
+    table = said.split("as shares of it.")[1].split("\n\n")[0].splitlines()[2:]
+    columns = [float(line.split("%")[1]) for line in table]
     assert sum(columns) == pytest.approx(100, abs=0.6)  # of twelve rounded shares
 
 
@@ -69,10 +68,8 @@ def test_the_trace_has_both_as_processes_of_their_own(
     tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for event in events:
         if event["ph"] == "X":
-            start = round(event["ts"] * 1000)
-            tracks.setdefault((event["pid"], event["tid"]), []).append(
-                (start, start + round(event["dur"] * 1000))
-            )
+            start, lasts = (round(1000 * event[key]) for key in ("ts", "dur"))
+            tracks.setdefault((event["pid"], event["tid"]), []).append((start, start + lasts))
     assert set(tracks) == {(pid, tid) for pid in (1, 2) for tid in (1, 2, 3)}
     for spans in tracks.values():
         assert all(one[1] <= other[0] for one, other in pairwise(sorted(spans)))
@@ -101,10 +98,10 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, capsys: pytest.Captur
     assert said.out == ""
     assert said.err.splitlines() == [
         f"jaxpipe explain: -o '{tmp_path}' is a folder; name a file in it",
-        f"jaxpipe explain: --trace '{tmp_path}/no/x.json' must lie in a folder that exists; make '{tmp_path}/no' "
-        "first",
-        f"jaxpipe explain: '{tmp_path}' holds no ticks-<step>.json; `train.py CONFIG --run.trace_step 4` writes "
-        "one into its run.dir",
+        f"jaxpipe explain: --trace '{tmp_path}/no/x.json' must lie in a folder that exists; "
+        f"make '{tmp_path}/no' first",
+        f"jaxpipe explain: '{tmp_path}' holds no ticks-<step>.json; "
+        "`train.py CONFIG --run.trace_step 4` writes one into its run.dir",
         f"jaxpipe explain: --costs {costs}: cannot be read: No such file or directory",
     ]
 

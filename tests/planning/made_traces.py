@@ -1,7 +1,9 @@
 """Traces without a run: a machine of ticks in a few lines, whose parts take times that chance decides."""
 
+import dataclasses
 import random
 
+from jaxpipe.planning.costs_file import REMATS, ActionSeconds, MeasuredCosts
 from jaxpipe.planning.tick_file import Marks, TickTrace
 from jaxpipe.schedules import Action, Kind, assign_ticks, build, fuse_backward, split_backward
 
@@ -28,7 +30,7 @@ def make_trace(
     fuse: bool = False,
     seed: int = 0,
 ) -> TickTrace:
-    """A rank's tick: nobody leaves the ends before all are there, nor an exchange before its neighbours are."""
+    """Nobody leaves the ends before all are there, nor an exchange before its neighbours are."""
     chance = random.Random(seed)
     schedule = build(name, num_ranks=num_ranks, num_microbatches=num_microbatches)
     schedule = fuse_backward(schedule) if fuse else split_backward(schedule)
@@ -42,6 +44,7 @@ def make_trace(
     rows: list[tuple[Marks, ...]] = []
     now = [chance.random() * jitter for _ in range(num_ranks)]
     for tick in range(num_ticks):
+        # all leave the ends at once
         together = max(now) + END * len(ends.get(tick, ()))
         met = [(together if tick in ends else time) + MARK + chance.random() * jitter * MARK for time in now]
         acted = [
@@ -72,6 +75,33 @@ def make_trace(
         is_warm=True,
         run=RUN | {"layers_per_stage": [1] * schedule.placement.num_stages},
     )
+
+
+def costs_for(trace: TickTrace, **changes: object) -> MeasuredCosts:
+    """A file of costs of the same run, unless ``changes`` say otherwise."""
+    stage = ActionSeconds(F=2.0, B=2.5, W=1.5, BW=4.0, R=1.0)
+    of_each = dict.fromkeys(REMATS, stage)
+    given = MeasuredCosts(
+        platform="cpu",
+        device_kind="cpu",
+        num_devices=4,
+        model=dict(trace.run["model"]),
+        compute_dtype="float32",
+        sequence_length=16,
+        tokens=32,
+        tp=1,
+        stage_layers=1,
+        layer=of_each,
+        stage=of_each,
+        head=1.0,
+        embedding=0.5,
+        message_bytes=1,
+        transfer=0.1,
+        tick=0.05,
+        update_per_parameter=0.0,
+        sharing=(1.0,),
+    )
+    return dataclasses.replace(given, **changes)  # type: ignore[arg-type]
 
 
 def _ends(ticks: dict[Action, int], num_stages: int) -> dict[int, list[str]]:

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from made_traces import END, SECONDS, TRANSFER, make_trace
+from made_traces import END, SECONDS, TRANSFER, costs_for, make_trace
 
 from jaxpipe.errors import InputError
-from jaxpipe.planning.costs_file import ActionSeconds, MeasuredCosts
 from jaxpipe.planning.explanation import explain, shares, spread_of_actions
 from jaxpipe.planning.measured import measured
 from jaxpipe.planning.tick_file import FORMAT, Marks, TickTrace, read_ticks, to_text
@@ -128,17 +127,6 @@ def test_a_neighbor_with_a_longer_action_is_an_imbalance_in_both() -> None:
     assert longest.cause is Cause.IMBALANCE
     # at most what the longest kind takes longer than the shortest
     assert longest.end - longest.start <= SECONDS[Kind.B] - SECONDS[Kind.W] + 0.01
-
-
-def costs_for(trace: TickTrace, **changes: object) -> MeasuredCosts:
-    stage = ActionSeconds(F=2.0, B=2.5, W=1.5, BW=4.0, R=1.0)
-    given = MeasuredCosts(
-        platform="cpu", device_kind="cpu", num_devices=4, model=dict(trace.run["model"]), compute_dtype="float32",
-        sequence_length=16, tokens=32, tp=1, stage_layers=1, layer=dict.fromkeys(("full", "selective", "none"), stage),
-        stage=dict.fromkeys(("full", "selective", "none"), stage), head=1.0, embedding=0.5, message_bytes=1,
-        transfer=0.1, tick=0.05, update_per_parameter=0.0, sharing=(1.0,),
-    )  # fmt: skip
-    return dataclasses.replace(given, **changes)  # type: ignore[arg-type]
 
 
 def test_a_file_of_costs_predicts_by_its_own_seconds() -> None:
