@@ -166,8 +166,8 @@ def _as_costs(kinds: Mapping[Kind, tuple[float | None, ...]], *, head: float, em
     known = {field.name for field in fields(Costs)}
     return Costs(
         **{kind: value for kind, value in given.items() if kind in known},
-        head=head,
-        embedding=embedding,
+        head=head if head >= LEAST else 0.0,
+        embedding=embedding if embedding >= LEAST else 0.0,
     )
 
 
