@@ -58,14 +58,8 @@ def step_table(explanation: Explanation) -> Table:
         ("longest rank span", predicted.longest_rank_span, measured.longest_rank_span),
     ]
     cells = [(name, _number(one), _number(other), _ratio(other, one)) for name, one, other in rows]
-    fractions = predicted.bubble_fraction, measured.bubble_fraction
     cells.insert(
-        3,
-        (
-            "bubble of the makespan",
-            *(f"{each:.1%}" for each in fractions),
-            f"{100 * (fractions[1] - fractions[0]):+.1f} points",
-        ),
+        3, _in_percent("bubble of the makespan", predicted.bubble_fraction, measured.bubble_fraction)
     )
     return Table(("", "predicted", "measured", "difference"), tuple(cells))
 
@@ -73,7 +67,7 @@ def step_table(explanation: Explanation) -> Table:
 def action_table(explanation: Explanation) -> Table:
     """Each kind of action, the ends, the exchange, and what a tick costs besides."""
     trace, costs = explanation.trace, explanation.costs
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for kind, spread in spread_of_actions(trace).items():
         found = [cost_of(action, costs) for action in explanation.predicted.start if action.kind is kind]
         rows.append((str(kind), _number(median(found)), *_spread(spread)))
@@ -95,21 +89,14 @@ def share_table(explanation: Explanation) -> Table:
     for name, share in measured.items():
         if share or predicted[name]:
             what = f"idle: {name}" if name in set(map(str, Cause)) else name
-            rows.append(
-                (
-                    what,
-                    f"{predicted[name]:.1%}",
-                    f"{share:.1%}",
-                    f"{100 * (share - predicted[name]):+.1f} points",
-                )
-            )
+            rows.append(_in_percent(what, predicted[name], share))
     return Table(("", "predicted", "measured", "difference"), tuple(rows))
 
 
 def rank_table(explanation: Explanation) -> Table:
     """Work and idle time of each rank."""
     predicted, measured = explanation.predicted, explanation.measured
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for rank, (one, other) in enumerate(zip(predicted.work, measured.work, strict=True)):
         waits = predicted.makespan - one, measured.makespan - other
         rows.append(
@@ -153,7 +140,12 @@ def _following(idle: Idle, explanation: Explanation, simulation: Simulation) -> 
     def is_later(action: Action) -> bool:
         return simulation.start[action] >= idle.end
 
-    return str(next(filter(is_later, explanation.trace.schedule.orders[idle.rank]), "the end"))
+    return str(next(filter(is_later, explanation.trace.schedule.orders[idle.rank]), "the ends of the pipe"))
+
+
+def _in_percent(name: str, predicted: float, measured: float) -> tuple[str, str, str, str]:
+    points = round(100 * (measured - predicted), 1) + 0.0  # no minus before a zero
+    return name, f"{predicted:.1%}", f"{measured:.1%}", f"{points:+.1f} points"
 
 
 def _spread(spread: Spread) -> tuple[str, str, str, str]:

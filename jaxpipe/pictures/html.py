@@ -5,6 +5,7 @@ pointer, or where a finger touches; without scripts the browser shows it.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from jaxpipe.pictures.colors import style
 from jaxpipe.pictures.elements import FONT_STYLE, escape, number
@@ -64,14 +65,17 @@ addEventListener("scroll", () => { tip.hidden = true; }, true);"""
 
 
 def html(
-    compared: Sequence[Timed], *, title: str | None = None, tables: Sequence[tuple[str, Table]] | None = None
+    compared: Sequence[Timed], *, title: str | None = None, tables: Sequence[tuple[str, Table]] = ()
 ) -> str:
     """One schedule, or several under one time axis, with their figures: the text of a file.
 
-    title, tables: instead of the names of the schedules and of their figures; a table has a line above it.
+    title, tables: instead of the names of the schedules and of their figures; a table has a line above it,
+        and all but the first stand below the picture.
     """
-    if tables is not None:
-        above = [part for line, table in tables for part in (f"<p>{escape(line)}</p>", *_draw_table(table))]
+    below: list[str] = []
+    if tables:
+        parts = [[f"<p>{escape(line)}</p>", *_draw_table(table)] for line, table in tables]
+        above, below = parts[0], [*chain(*parts[1:])]
     elif len(compared) == 1:
         above = [*_draw_figures(compared[0])]
     else:
@@ -83,6 +87,7 @@ def html(
             *above,
             *_draw_legend(compared),
             *_draw_sheet(compared),
+            *below,
             *(part for timed in compared for part in _draw_ranks(timed)),
             '<div id="tip" hidden></div>',
             f"<script>\n{SCRIPT}\n</script>",

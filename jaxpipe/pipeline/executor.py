@@ -233,7 +233,7 @@ def _run_ticks(
     rows = Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
 
     def tick(buffers: Buffers, row: Columns, use: TickUse) -> tuple[Buffers, Any]:
-        run = run_timed_tick if timed else run_plain_tick
+        run: Callable = run_timed_tick if timed else run_plain_tick
         return run(program, buffers, loops=loops, ends=ends, use=use, rank=row.ranks, both_ends=row.ends)
 
     began = None

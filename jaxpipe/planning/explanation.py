@@ -84,7 +84,7 @@ def spread_of_overhead(trace: TickTrace) -> Spread:
 
 
 def shares(trace: TickTrace, simulation: Simulation) -> dict[str, float]:
-    """Of the time of all ranks: each kind of action, the ends, and idle time by its cause; they add up to 1."""
+    """Of the time of all ranks: each kind of action, the ends, idle time by its cause; they add up to 1."""
     total = simulation.makespan * trace.schedule.num_ranks
     spent = dict.fromkeys([*map(str, Kind), WORK_AT_ENDS, *map(str, Cause)], 0.0)
     for action, start in simulation.start.items():
@@ -165,9 +165,9 @@ def _as_costs(kinds: Mapping[Kind, tuple[float | None, ...]], *, head: float, em
         )
     known = {field.name for field in fields(Costs)}
     return Costs(
-        **{kind: value for kind, value in given.items() if kind in known},  # type: ignore[arg-type]
-        head=head,
-        embedding=embedding,
+        **{kind: value for kind, value in given.items() if kind in known},
+        head=head if head >= LEAST else 0.0,
+        embedding=embedding if embedding >= LEAST else 0.0,
     )
 
 

@@ -16,13 +16,12 @@ in this tick (imbalance) or came later to it (neighbor), the ends, and what a ti
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from jaxpipe.planning.tick_file import TickTrace
 from jaxpipe.schedules import Action, Cause, Idle, Kind, Simulation, peak_held
 from jaxpipe.schedules.dependencies import inputs, result
-
-Interval = tuple[float, float]
 
 
 class _Piece(NamedTuple):
@@ -33,6 +32,10 @@ class _Piece(NamedTuple):
     cause: Cause | None
     action: Action | None = None
 
+    @property
+    def is_at_ends(self) -> bool:
+        return self.cause is None and self.action is None
+
 
 def measured(trace: TickTrace) -> Simulation:
     """Times in seconds from the first mark."""
@@ -42,10 +45,7 @@ def measured(trace: TickTrace) -> Simulation:
     start = {piece.action: piece.start for line in pieces for piece in line if piece.action}
     end = {piece.action: piece.end for line in pieces for piece in line if piece.action}
     computed = {result(action): time for action, time in end.items()}
-    ends = tuple(
-        tuple((piece.start, piece.end) for piece in line if piece.cause is piece.action is None)
-        for line in pieces
-    )
+    ends = tuple(tuple((piece.start, piece.end) for piece in line if piece.is_at_ends) for line in pieces)
     idle = [
         stretch
         for rank, line in enumerate(pieces)
@@ -139,7 +139,7 @@ def _ready(
             needs = inputs(piece.action, placement.num_stages)
             foreign = [need for need in needs if placement.rank(need.stage, need.pipe) != rank]
             known = max((computed[need] for need in foreign), default=0.0)
-        elif piece.cause is None and known is None:
+        elif piece.is_at_ends and known is None:
             known = math.inf
         times.append(known)
     return times[::-1]
@@ -147,12 +147,13 @@ def _ready(
 
 def _joined(idle: list[Idle]) -> Iterator[Idle]:
     """Stretches of one cause that follow each other, as one."""
-    for index, stretch in enumerate(idle):
-        if index and idle[index - 1].end == stretch.start and idle[index - 1].cause is stretch.cause:
+    last: Idle | None = None
+    for stretch in idle:
+        if last is not None and last.end == stretch.start and last.cause is stretch.cause:
+            last = replace(last, end=stretch.end)
             continue
-        end = stretch.end
-        for following in idle[index + 1 :]:
-            if following.start != end or following.cause is not stretch.cause:
-                break
-            end = following.end
-        yield Idle(stretch.rank, stretch.start, end, stretch.cause)
+        if last is not None:
+            yield last
+        last = stretch
+    if last is not None:
+        yield last

@@ -181,6 +181,8 @@ def _find_contradictions(trace: TickTrace) -> Iterator[str]:
     num_ranks = trace.schedule.num_ranks
     if len(trace.processes) != num_ranks:
         yield f"processes must name one for each of {num_ranks} ranks, found {len(trace.processes)}"
+    if len(trace.run["layers_per_stage"]) != trace.schedule.placement.num_stages:
+        yield "layers_per_stage must have a number for each stage of the schedule"
     if any(len(actions) != num_ranks for actions in trace.actions):
         yield f"each tick must have an entry for each of {num_ranks} ranks"
         return
@@ -192,6 +194,21 @@ def _find_contradictions(trace: TickTrace) -> Iterator[str]:
         back = next((index for index, (one, two) in enumerate(pairwise(times)) if two < one), None)
         if back is not None:
             yield f"the marks of rank {rank} must not go back in time, but do in tick {(back + 1) // 4}"
+
+
+def _is_run(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    layers, mesh = value.get("layers_per_stage"), value.get("mesh")
+    return (
+        isinstance(value.get("model"), dict)
+        and isinstance(value.get("remat"), str)
+        and isinstance(layers, list)
+        and all(map(_is_count, layers))
+        and isinstance(mesh, dict)
+        and all(map(_is_count, mesh.values()))
+        and _is_number(value.get("clocks_differ_by_at_most", 0))
+    )
 
 
 def _is_number(value: Any) -> bool:
@@ -210,7 +227,7 @@ _KEYS = {
     "step": (_is_count, "a whole number"),
     "schedule": (lambda value: isinstance(value, str), "the CSV of a schedule"),
     "transfer_ticks": (lambda value: value in (1, 2), "1 or 2"),
-    "run": (lambda value: isinstance(value, dict), "an object"),
+    "run": (lambda value: _is_run(value), "an object with the run's model, mesh, layers_per_stage and remat"),
     "step_seconds": (_is_number, "a number of seconds"),
     "plain_seconds": (_are_seconds, "a list of seconds"),
     "is_warm": (lambda value: isinstance(value, bool), "true or false"),

@@ -8,8 +8,9 @@ All of them give the state that they always give, to the bit. A resumed run has 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ class TickTracing:
 
     timed_step: compiled; the training step with marks.
     keep: gets the trace.
-    describe: from the stamps of a step to its trace, but for what is known here alone.
+    describe: ``trace_of``, given what is known before the step runs.
     plain_seconds, num_timed: what was seen so far.
     """
 
@@ -87,38 +88,47 @@ def run_watched(
 def describer(config: Config, plan: Plan, mesh: Mesh, *, step: int) -> Callable[..., TickTrace]:
     """What makes a trace of a step of this run."""
     table = plan.program.table
-    actions, ends = actions_of(table), ends_of(table)
-    orders = tuple(
-        tuple(row[rank] for row in actions if row[rank] is not None)
-        for rank in range(table.placement.num_ranks)
-    )
-    schedule = Schedule(table.name, table.placement, table.num_microbatches, orders)
     firsts = mesh.devices.reshape(mesh.devices.shape[0], table.placement.num_ranks, -1)[0, :, 0]
     processes = tuple(int(device.process_index) for device in firsts)
+    return partial(trace_of, table, step=step, processes=processes, run=_facts(config, plan, mesh))
 
-    def describe(
-        *, stamps: np.ndarray, began: int, ended: int, plain_seconds: tuple[float, ...], is_warm: bool
-    ) -> TickTrace:
-        stamps, error = on_one_clock(stamps, processes, [bool(row) for row in ends])
-        own = stamps[:, [process == processes[0] for process in processes]]
-        seconds = (stamps - stamps.min()) / NANOSECONDS
-        return TickTrace(
-            step=step,
-            schedule=schedule,
-            transfer_ticks=table.transfer_ticks,
-            actions=actions,
-            ends=ends,
-            marks=tuple(tuple(Marks(*map(float, marks)) for marks in row) for row in seconds),
-            processes=processes,
-            before=max(int(own.min()) - began, 0) / NANOSECONDS,
-            after=max(ended - int(own.max()), 0) / NANOSECONDS,
-            step_seconds=(ended - began) / NANOSECONDS,
-            plain_seconds=plain_seconds,
-            is_warm=is_warm,
-            run=_facts(config, plan, mesh) | {"clocks_differ_by_at_most": error / NANOSECONDS},
-        )
 
-    return describe
+def trace_of(
+    table: TickTable,
+    *,
+    step: int,
+    stamps: np.ndarray,
+    began: int,
+    ended: int,
+    processes: tuple[int, ...],
+    run: Mapping[str, Any],
+    plain_seconds: tuple[float, ...] = (),
+    is_warm: bool = True,
+) -> TickTrace:
+    """The trace of a step that ran this table; ``stamps`` are nanoseconds ``[ticks, ranks, marks]``."""
+    actions, ends = actions_of(table), ends_of(table)
+    orders = tuple(
+        tuple(action for row in actions if (action := row[rank]) is not None)
+        for rank in range(table.placement.num_ranks)
+    )
+    stamps, error = on_one_clock(stamps, processes, [bool(row) for row in ends])
+    own = stamps[:, [process == processes[0] for process in processes]]
+    seconds = (stamps - stamps.min()) / NANOSECONDS
+    return TickTrace(
+        step=step,
+        schedule=Schedule(table.name, table.placement, table.num_microbatches, orders),
+        transfer_ticks=table.transfer_ticks,
+        actions=actions,
+        ends=ends,
+        marks=tuple(tuple(Marks(*map(float, marks)) for marks in row) for row in seconds),
+        processes=processes,
+        before=max(int(own.min()) - began, 0) / NANOSECONDS,
+        after=max(ended - int(own.max()), 0) / NANOSECONDS,
+        step_seconds=(ended - began) / NANOSECONDS,
+        plain_seconds=plain_seconds,
+        is_warm=is_warm,
+        run=dict(run) | {"clocks_differ_by_at_most": error / NANOSECONDS},
+    )
 
 
 def actions_of(table: TickTable) -> tuple[tuple[Action | None, ...], ...]:

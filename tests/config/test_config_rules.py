@@ -68,6 +68,7 @@ MEASURED = {"pipeline.schedule": "auto", "pipeline.costs": "tests/config/costs.j
 """What the small configuration costs, with W four times as long as F and B."""
 
 RULES = [
+    ({"run.trace_step": 6}, "run.trace_step=6 must be at most train.num_steps=5, .*; use an earlier one"),
     ({"model.num_key_value_heads": 4}, "num_attention_heads=6 must be a multiple of .*=4; use 3 or 6"),
     ({"model.num_attention_heads": 5, "model.num_key_value_heads": 5}, "hidden_size=48 .* use 40 or 50"),
     ({"model.num_attention_heads": 16}, "hidden_size=48 .* use 32 or 64"),
