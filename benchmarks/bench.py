@@ -19,6 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from rich.console import Console
 from benchmarks.criteria import misses
 from benchmarks.picture import draw
 from benchmarks.timing import ratios, spread, time_in_turn
+from benchmarks.torch_peer import Experiment, Peer, model_of, open_peer
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -53,10 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     mesh = make_mesh(dp=1, pp=NUM_RANKS, tp=1)
     rows = []
-    for num_microbatches in options.microbatches:
-        for row in measure(options, num_microbatches, mesh=mesh):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
+    with ExitStack() as stack:
+        peer = None
+        if options.torch:
+            config = _config(options, options.schedules[0], options.microbatches[0])
+            batch = config.train.global_batch_size // config.pipeline.num_microbatches
+            sizes = model_of(config.model, sequence_length=config.data.sequence_length, batch=batch)
+            peer = stack.enter_context(open_peer(sizes, num_ranks=NUM_RANKS))
+        for num_microbatches in options.microbatches:
+            for row in measure(options, num_microbatches, mesh=mesh, peer=peer):
+                print(json.dumps(row), flush=True)
+                rows.append(row)
     if options.json:
         options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
     if options.picture:
@@ -67,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if options.check and missed else 0
 
 
-def measure(options: argparse.Namespace, num_microbatches: int, *, mesh: "Mesh") -> Iterator[dict[str, Any]]:
+def measure(
+    options: argparse.Namespace, num_microbatches: int, *, mesh: "Mesh", peer: Peer | None
+) -> Iterator[dict[str, Any]]:
     """The rows of one number of microbatches."""
     from benchmarks.programs import Task, pipelined_step, random_text, unpipelined_step
     from jaxpipe.training.plan import make_plan
@@ -92,10 +103,14 @@ def measure(options: argparse.Namespace, num_microbatches: int, *, mesh: "Mesh")
         steps = {schedule: pipelined_step(plan.program, task) for schedule, plan in plans.items()}
         status.update(f"m={num_microbatches}: {num_rounds} rounds")
         runs = {schedule: step.run for schedule, step in steps.items()}
-        seconds = time_in_turn({"unpipelined": unpipelined.run} | runs, num_rounds)
+        experiment = Experiment("1F1B", num_microbatches, options.remat)
+        theirs = {"pytorch": partial(peer.step, experiment)} if peer else {}
+        seconds = time_in_turn({"unpipelined": unpipelined.run} | theirs | runs, num_rounds)
     for schedule, step in steps.items():
         time, ratio = spread(seconds[schedule]), ratios(seconds[schedule], seconds["unpipelined"])
+        to_pytorch = ratios(seconds[schedule], seconds["pytorch"])._asdict() if peer else None
         yield {
+            "ratio_to_pytorch": to_pytorch,
             "schedule": schedule,
             "ranks": NUM_RANKS,
             "microbatches": num_microbatches,
@@ -149,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         "--fuse", dest="fuse_backward", action="store_true", help="B and W as one action where W follows"
     )
     backward.add_argument("--split", dest="fuse_backward", action="store_false", help="B and W on two ticks")
+    add("--no-torch", dest="torch", action="store_false", help="without PyTorch's steps")
     add("--json", type=Path, metavar="FILE", help="write the lines to a file, too")
     add("--picture", type=Path, metavar="FILE", help="draw them as SVG")
     add("--check", action="store_true", help="exit with 1 if a figure is not reached; says which")
