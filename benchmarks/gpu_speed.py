@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from benchmarks.programs import CompiledStep, Task, pipelined_step, random_text, unpipelined_step
+from benchmarks.programs import ReadyStep, Task, pipelined_step, random_text, unpipelined_step
 from benchmarks.timing import Spread, ratios, spread, time_in_turn
 from jaxpipe.lowering import lower
 from jaxpipe.models.attention import attention_for
@@ -134,7 +134,7 @@ def mixed_precision_reference(
 
 def _compile(
     workload: Workload, contract: StageContract, remat: Remat, variants: tuple[bool, ...]
-) -> dict[str, CompiledStep]:
+) -> dict[str, ReadyStep]:
     """The un-pipelined step and the executor's, by name."""
     model = workload.model
     text = random_text(
@@ -163,13 +163,11 @@ def _compile(
     return steps
 
 
-def _row(
-    step: CompiledStep, seconds: Spread, tokens: int, flops: float, peak_tflops: float
-) -> dict[str, Any]:
+def _row(step: ReadyStep, seconds: Spread, tokens: int, flops: float, peak_tflops: float) -> dict[str, Any]:
     tokens_per_second = tokens / seconds.median
     return {
-        "compile_seconds": round(step.compile_seconds, 2),
-        "temp_bytes": step.temp_bytes,
+        "compile_seconds": round(step.compiled.seconds, 2),
+        "temp_bytes": step.compiled.temp_bytes,
         "step_seconds": round(seconds.median, 5),
         "step_seconds_min": round(seconds.min, 5),
         "step_seconds_max": round(seconds.max, 5),

@@ -31,6 +31,11 @@ class Experiment(NamedTuple):
     microbatches: int
     remat: str
 
+    @property
+    def label(self) -> str:
+        """What tells it from the steps that it takes turns with."""
+        return f"PyTorch {self.schedule}"
+
 
 class PeerError(Exception):
     """A worker has ended before its time; what it said stands on standard error."""
@@ -62,7 +67,10 @@ class Peer:
         lines = [worker.stdout.readline() for worker in self._workers if worker.stdout]
         if not all(lines):
             dead = ", ".join(str(rank) for rank, line in enumerate(lines) if not line)
-            raise PeerError(f"PyTorch's rank {dead} ended before it had answered; see its message above")
+            raise PeerError(
+                f"PyTorch's rank {dead} ended before it had answered; see its message above, or do without: "
+                "--no-torch"
+            )
         return [json.loads(line) for line in lines]
 
 
