@@ -3,7 +3,7 @@
 Three parts, each in a process of its own, since the number of emulated devices changes how fast they are:
 
     steps      whole steps of all schedules on four ranks, timed in turn, round by round
-    one_rank   the executor on one rank, in turn with a plain scan that accumulates gradients
+    one_rank   the executor on one rank, in turn with plain gradient accumulation at its fastest (plain.py)
     sizes      more microbatches, ranks and chunks, compiled only
 
 Each step gives one JSON line on standard output; what does not apply is left out:
@@ -22,8 +22,9 @@ Each step gives one JSON line on standard output; what does not apply is left ou
     rounds                            how many of them
     unpipelined_seconds               the un-pipelined step: median
     ratio_to_unpipelined              median of the rounds' own ratios, with ratio_min and ratio_max
-    pytorch_seconds                   the same for PyTorch's 1F1B: ratio_to_pytorch, with _min and _max
-    1f1b_seconds                      and for our own 1f1b: ratio_to_1f1b, with _min and _max
+    plain_seconds                     on one rank the same: ratio_to_plain, with _min and _max
+    pytorch_seconds                   for PyTorch's 1F1B: ratio_to_pytorch, with _min and _max
+    1f1b_seconds                      for our own 1f1b: ratio_to_1f1b, with _min and _max
 
 PyTorch runs four processes of one thread each (torch_worker.py); its lines are schedules of their own.
 """

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.cases import Case, config_of
+from benchmarks.plain import accumulation
 from benchmarks.programs import compile_unpipelined, pipelined_step, task_of, unpipelined_step
 from benchmarks.sizes import case_figures, mesh_of, plain_accumulation, size_figures
 from benchmarks.timing import ratios, spread, time_in_turn
@@ -15,11 +16,13 @@ from jaxpipe.training.plan import make_plan
 
 PROGRESS = Console(stderr=True, highlight=False)
 UNPIPELINED = "un-pipelined"
+PLAIN = "plain"
 PYTORCH = f"PyTorch {SCHEDULES[0]}"
 """Of PyTorch's schedules the one that ours are held against."""
 
 AGAINST = {
     UNPIPELINED: ("unpipelined", "ratio"),
+    PLAIN: ("plain", "ratio_to_plain"),
     PYTORCH: ("pytorch", "ratio_to_pytorch"),
     "1f1b": ("1f1b", "ratio_to_1f1b"),
 }
@@ -33,7 +36,7 @@ def time_cases(
     peer: Peer | None = None,
     experiments: Sequence[Experiment] = (),
 ) -> Iterator[dict[str, Any]]:
-    """A row for each of the cases, which are alike in model and microbatches, and for each experiment."""
+    """A row for each of the cases, which are alike but for their schedule, and for each experiment."""
     configs = [config_of(case) for case in cases]
     plans = [make_plan(config, mesh_of(case)) for case, config in zip(cases, configs, strict=True)]
     task, remat = task_of(plans[0], configs[0]), cases[0].remat
@@ -44,6 +47,9 @@ def time_cases(
         plain = unpipelined_step(plain_accumulation(plans[0], remat), task)
         ours = [pipelined_step(plan.program, task) for plan in plans]
         runs[UNPIPELINED] = plain.run
+        if cases[0].num_ranks == 1:
+            fastest = accumulation(plans[0].program.contract, recompute=remat != "none")
+            runs[PLAIN] = unpipelined_step(fastest, task).run
         if peer:
             runs |= {each.label: partial(peer.step, each) for each in experiments}
         runs |= {case.label: step.run for case, step in zip(cases, ours, strict=True)}
