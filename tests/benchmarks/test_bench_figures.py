@@ -182,8 +182,7 @@ def test_an_unknown_schedule_is_refused() -> None:
     assert "Traceback" not in run.stderr
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_plain_accumulation_gives_the_gradients_of_the_reference(recompute: bool) -> None:
+def test_plain_accumulation_gives_the_gradients_of_the_reference() -> None:
     import jax
     import numpy as np
 
@@ -200,7 +199,7 @@ def test_plain_accumulation_gives_the_gradients_of_the_reference(recompute: bool
     text = random_text(3, 2, sequence_length=8, vocab_size=40)
     batch, contract = Batch(text[..., :-1], text[..., 1:], {}), llama_contract(model, "einsum")
     arguments = (init_llama(model, 0), batch, llama_constants(model, 8))
-    ours = jax.jit(accumulation(contract, recompute=recompute))(*arguments)
+    ours = jax.jit(accumulation(contract, recompute=True))(*arguments)
     expected = jax.jit(partial(reference_loss_and_gradients, contract))(*arguments)
     # fp32 on both sides, sums in another order; the largest gradient is of the order of 0.1
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6, rtol=1e-5), ours, expected)
