@@ -62,7 +62,7 @@ def _legend(rows: Sequence[Row]) -> str:
 
 def _dot_plots(rows: Sequence[Row]) -> list[tuple[float, str]]:
     """Height and SVG of those that have a dot, from left to right."""
-    colors, plots = _settings(rows), []
+    colors, plots = _settings(rows), list[tuple[float, str]]()
     for key, bounds, title in (
         ("ratio_to_pytorch", "ratio_to_pytorch", "step time over PyTorch's 1F1B"),
         ("ratio_to_unpipelined", "ratio", "step time over the un-pipelined step's"),

@@ -47,13 +47,16 @@ def test_its_checks_hold_on_cpu() -> None:
 
 
 @pytest.mark.slow
-def test_speed_tells_bytes_and_ratio_and_loops_the_cost_of_dynamic_trips() -> None:
+def test_speed_tells_bytes_and_ratio_and_loops_the_cost_of_dynamic_trips(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_speed, "VARIANTS", {"none": (True,)})
     tiny, no_deadline = WORKLOADS["tiny"], float("inf")
-    speed = gpu_speed.measure(tiny, "cpu", peak_tflops=1.0, num_rounds=1, deadline=no_deadline)
-    rows = [next(speed) for _ in range(5)]  # remat full alone
-    assert [row["program"] for row in rows[:3]] == ["unpipelined", "executor, BW", "executor, B and W"]
-    assert all(row["ratio_min"] <= row["ratio_to_unpipelined"] <= row["ratio_max"] for row in rows[:3])
-    assert all(row["compiled_bytes"] > 0 and row["predicted_bytes"] > 0 for row in rows[3:])
+    rows = list(gpu_speed.measure(tiny, "cpu", peak_tflops=1.0, num_rounds=1, deadline=no_deadline))
+    assert [row["program"] for row in rows] == ["unpipelined", "executor, BW", "executor, BW"]
+    assert all(row["ratio_min"] <= row["ratio_to_unpipelined"] <= row["ratio_max"] for row in rows[:2])
+    assert rows[2]["ok"]
+    assert 0.9 < rows[2]["predicted_bytes"] / rows[2]["compiled_bytes"] < 1.1
     static, dynamic = gpu_loops.measure(tiny, "cpu", num_rounds=1, deadline=no_deadline)
     assert (static["layers_per_stage"], dynamic["layers_per_stage"]) == ((2, 2), (3, 1))
     assert static["ratio_to_static"] == 1 != dynamic["ratio_to_static"]
