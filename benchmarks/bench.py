@@ -42,7 +42,7 @@ from rich.console import Console
 
 from benchmarks import cases as grid
 from benchmarks.criteria import misses
-from benchmarks.own_process import in_own_process
+from benchmarks.own_process import PartError, in_own_process
 from benchmarks.picture import draw
 from benchmarks.torch_peer import SCHEDULES, Experiment, is_installed, model_of, open_peer
 from jaxpipe.schedules import GENERATORS
@@ -59,18 +59,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 1 if ``--check`` finds a figure that is not reached."""
     options = _parser().parse_args(argv)
     if options.torch and not is_installed() and "steps" in options.parts:
-        PROGRESS.print(
-            "PyTorch is not installed: `make setup-dev` does that; its steps are left out", soft_wrap=True
-        )
+        what = "PyTorch is not installed, so its steps are left out; `make setup-dev` installs it"
+        PROGRESS.print(what, soft_wrap=True)
         options.torch = False
     rows = []
     with ExitStack() as stack:
-        file = stack.enter_context(options.json.open("w")) if options.json else None
-        for row in measure(options):
-            line = json.dumps(row)
-            print(line, flush=True)
-            print(line, flush=True, file=file) if file else None
-            rows.append(row)
+        files = [stack.enter_context(options.json.open("w"))] if options.json else []
+        try:
+            for row in measure(options):
+                for file in (sys.stdout, *files):
+                    print(json.dumps(row), file=file, flush=True)
+                rows.append(row)
+        except PartError as error:
+            PROGRESS.print(f"bench: {error}", soft_wrap=True)
+            return 1
     if options.picture:
         options.picture.write_text(draw(rows))
     missed = list(misses(rows))

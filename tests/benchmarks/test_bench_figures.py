@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.criteria import misses
+from benchmarks.own_process import PartError, in_own_process
 from benchmarks.picture import draw
 from benchmarks.plots import spread_out
 from benchmarks.timing import ratios, spread, time_in_turn
@@ -173,6 +175,40 @@ def test_the_benchmark_prints_a_line_with_every_figure(tmp_path: Path) -> None:
     assert figures["step_seconds_min"] <= figures["step_seconds"] <= figures["step_seconds_max"]
     assert figures["num_ticks"] == 15
     assert (hidden["transfer_ticks"], hidden["num_ticks"]) == (2, 25)
+
+
+def test_without_pytorch_it_says_so_and_does_the_rest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "is_installed", lambda: False)
+    monkeypatch.setattr(bench, "measure", lambda options: iter([row("1f1b", 8, torch=options.torch)]))
+    assert bench.main([]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["torch"] is False
+    assert "make setup-dev" in printed.err
+
+
+def test_check_fails_with_what_was_missed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "measure", lambda _: iter([one_rank(ratio_to_plain=1.5)]))
+    assert bench.main(["--no-torch"]) == 0
+    assert bench.main(["--no-torch", "--check"]) == 1
+    assert "ratio_to_plain must be at most 1.02, but is 1.500" in capsys.readouterr().err
+
+
+def test_rows_come_from_a_process_of_their_own_that_may_fail() -> None:
+    rows = in_own_process(devices_then_failure, "told", num_devices=3)
+    assert next(rows) == {"told": "told", "devices": 3}
+    with pytest.raises(PartError, match="devices_then_failure ended with code 1"):
+        next(rows)
+
+
+def devices_then_failure(told: str) -> Iterator[dict[str, Any]]:
+    import jax
+
+    yield {"told": told, "devices": jax.device_count()}
+    raise RuntimeError("the test's own")
 
 
 def test_an_unknown_schedule_is_refused() -> None:
