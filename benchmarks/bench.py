@@ -94,8 +94,10 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
 
 def steps(options: argparse.Namespace) -> Iterator[Row]:
     """All schedules, for each number of microbatches and each remat."""
+    from benchmarks.sizes import warm_up
     from benchmarks.steps import time_cases
 
+    warm_up()
     with ExitStack() as stack:
         peer = None
         if options.torch:
@@ -118,7 +120,7 @@ def steps(options: argparse.Namespace) -> Iterator[Row]:
                 if cases:
                     yield from time_cases(
                         cases,
-                        options.rounds or max(3, min(7, 40 // num_microbatches)),
+                        options.rounds or max(3, min(7, 32 // num_microbatches)),
                         peer=peer,
                         experiments=[Experiment(name, num_microbatches, remat) for name in names],
                     )
@@ -126,23 +128,26 @@ def steps(options: argparse.Namespace) -> Iterator[Row]:
 
 def one_rank(options: argparse.Namespace) -> Iterator[Row]:
     """1f1b without a pipeline."""
+    from benchmarks.sizes import warm_up
     from benchmarks.steps import time_cases
 
+    warm_up()
     for remat in options.remat:
         case = grid.make_case("1f1b", 8, remat, fuse_backward=options.fuse_backward)._replace(num_ranks=1)
-        yield from time_cases([case], options.rounds or 9)
+        yield from time_cases([case], options.rounds or 7)
 
 
 def sizes(options: argparse.Namespace) -> Iterator[Row]:
     """What is only compiled."""
-    from benchmarks.sizes import compile_cases
+    from benchmarks.sizes import compile_cases, warm_up
 
+    warm_up()
     cases = _possible(
         grid.only_compiled(
             options.schedules,
             remats=options.remat,
             timed=options.microbatches if "steps" in options.parts else (),
-            varied_ranks=options.schedules if options.all_ranks else grid.SELECTION,
+            selection=options.schedules if options.all_sizes else grid.SELECTION,
             fuse_backward=options.fuse_backward,
         )
     )
@@ -186,16 +191,14 @@ def _parser() -> argparse.ArgumentParser:
         help="of timed steps (default: 8 16)",
     )
     add("--remat", nargs="+", choices=remats, default=["full", "none"], help="default: full none")
-    add("--rounds", type=_positive, metavar="N", help="rounds that count (default: 5 for m=8, 3 for m=16)")
+    add("--rounds", type=_positive, metavar="N", help="rounds that count (default: 4 for m=8, 3 for m=16)")
     add(
         "--split",
         dest="fuse_backward",
         action="store_false",
         help="B and W on two ticks, never as one action",
     )
-    add(
-        "--all-ranks", action="store_true", help="compile all schedules for 2, 4 and 8 ranks, not a selection"
-    )
+    add("--all-sizes", action="store_true", help="vary the ranks of all schedules, not of a selection")
     add("--no-torch", dest="torch", action="store_false", help="without PyTorch")
     add(
         "--torch-schedules",

@@ -24,7 +24,7 @@ MICROBATCHES = 16
 """Where p or v vary: twice the most ranks, as dualpipe needs."""
 
 SELECTION = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe")
-"""One of each kind: the schedules whose p the default run varies."""
+"""One of each kind: the ``selection`` of the default run."""
 
 Remat = Literal["full", "selective", "none"]
 
@@ -82,26 +82,25 @@ def only_compiled(
     *,
     remats: Sequence[Remat],
     timed: Sequence[int],
-    varied_ranks: Sequence[str],
+    selection: Sequence[str],
     fuse_backward: bool,
 ) -> Iterator[Case]:
     """Steps that vary m, then p and v, none twice.
 
     timed: numbers of microbatches that are left out, since their steps are compiled and timed elsewhere.
-        Of a remat other than full only the greatest m is added to these.
-    varied_ranks: the schedules whose p varies.
+    selection: the schedules whose p varies, and that are compiled with a remat other than full, for the
+        greatest m alone, to be held against those that are timed.
     """
     for remat in remats:
+        names = [name for name in schedules if remat == "full" or name in selection]
         for m in VARIED_M if remat == "full" else VARIED_M[-1:]:
             if m not in timed:
-                yield from (make_case(name, m, remat, fuse_backward=fuse_backward) for name in schedules)
+                yield from (make_case(name, m, remat, fuse_backward=fuse_backward) for name in names)
     large = [
         make_case(name, MICROBATCHES, "full", fuse_backward=fuse_backward)._replace(num_layers=MANY_LAYERS)
         for name in schedules
     ]
-    by_rank = [
-        case._replace(num_ranks=p) for p in VARIED_P for case in large if case.schedule in varied_ranks
-    ]
+    by_rank = [case._replace(num_ranks=p) for p in VARIED_P for case in large if case.schedule in selection]
     by_chunk = [case._replace(num_chunks=v) for v in VARIED_V for case in large if _may_have(case, v)]
     yield from dict.fromkeys(by_rank + by_chunk)
 

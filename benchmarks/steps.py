@@ -8,7 +8,7 @@ from rich.console import Console
 
 from benchmarks.cases import Case, config_of
 from benchmarks.plain import accumulation
-from benchmarks.programs import compile_unpipelined, pipelined_step, task_of, unpipelined_step
+from benchmarks.programs import pipelined_step, task_of, unpipelined_step
 from benchmarks.sizes import case_figures, mesh_of, plain_accumulation, size_figures
 from benchmarks.timing import ratios, spread, time_in_turn
 from benchmarks.torch_peer import SCHEDULES, Experiment, Peer
@@ -43,7 +43,6 @@ def time_cases(
     runs: dict[str, Callable[[], object]] = {}
     what = f"p={cases[0].num_ranks}, m={cases[0].num_microbatches}, remat {remat}"
     with PROGRESS.status(f"{what}: compiling {len(cases) + 1} steps") as status:
-        compile_unpipelined(plain_accumulation(plans[0], remat), task)  # the first to compile is slower
         plain = unpipelined_step(plain_accumulation(plans[0], remat), task)
         ours = [pipelined_step(plan.program, task) for plan in plans]
         runs[UNPIPELINED] = plain.run

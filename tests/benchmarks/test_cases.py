@@ -19,7 +19,7 @@ def default_grid(timed: tuple[int, ...]):
     return [
         case
         for case in only_compiled(
-            list(GENERATORS), remats=["full", "none"], timed=timed, varied_ranks=SELECTION, fuse_backward=True
+            list(GENERATORS), remats=["full", "none"], timed=timed, selection=SELECTION, fuse_backward=True
         )
         if not find_case_faults(case)
     ]
@@ -37,7 +37,8 @@ def test_what_is_timed_is_not_compiled_again() -> None:
     assert len(set(cases)) == len(cases)
     at_four = [case for case in cases if case.num_layers < MANY_LAYERS]
     assert {case.num_microbatches for case in at_four} == {4, 64}
-    assert {case.num_microbatches for case in at_four if case.remat == "none"} == {64}
+    none = [case for case in at_four if case.remat == "none"]
+    assert [(case.schedule, case.num_microbatches) for case in none] == [(name, 64) for name in SELECTION]
 
 
 def test_without_timed_steps_every_schedule_is_compiled_at_every_m_that_it_has() -> None:
