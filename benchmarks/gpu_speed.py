@@ -110,31 +110,38 @@ def measure(
 
     Of the executor's a row more: the bytes that the compiler counts, and those that were predicted.
     """
-    attention = attention_for(platform, jnp.bfloat16)
-    contract = llama_contract(workload.model, attention)
-    flops = flops_per_token(workload.model, workload.sequence_length)
-    for remat, variants in VARIANTS.items():
+    for remat in VARIANTS:
         if time.monotonic() > deadline:
             yield {"remat": remat} | NOT_BEGUN
-            continue
-        task, order = task_of(workload), build_on_one_rank("1f1b", workload)
-        programs = {
-            BEST_VARIANT if fuse else "executor, B and W": executor_program(
-                workload, contract, lower(order, fuse_backward=fuse), remat
-            )
-            for fuse in variants
-        }
-        plain = mixed_precision_reference(contract, recompute=remat != "none")
-        steps = {"unpipelined": unpipelined_step(plain, task)}
-        steps |= {name: pipelined_step(program, task) for name, program in programs.items()}
-        seconds = time_in_turn({name: step.run for name, step in steps.items()}, num_rounds)
-        for name, step in steps.items():
-            row = _row(step, spread(seconds[name]), tokens_of(workload), flops, peak_tflops)
-            ratio = ratios(seconds[name], seconds["unpipelined"])
-            facts = {"program": name, "remat": remat, "attention": attention}
-            yield facts | row | ratio_figures(ratio) | _ratio_verdict(name, ratio, platform)
-        for name, program in programs.items():
-            yield {"program": name, "remat": remat} | memory_figures(program, task, steps[name])
+        else:
+            rows = _measure_remat(workload, platform, remat, peak_tflops=peak_tflops, num_rounds=num_rounds)
+            yield from rows  # at its end the states of its steps are freed
+
+
+def _measure_remat(
+    workload: Workload, platform: str, remat: Remat, *, peak_tflops: float, num_rounds: int
+) -> Iterator[dict[str, Any]]:
+    attention = attention_for(platform, jnp.bfloat16)
+    contract = llama_contract(workload.model, attention)
+    task, order = task_of(workload), build_on_one_rank("1f1b", workload)
+    programs = {
+        BEST_VARIANT if fuse else "executor, B and W": executor_program(
+            workload, contract, lower(order, fuse_backward=fuse), remat
+        )
+        for fuse in VARIANTS[remat]
+    }
+    plain = mixed_precision_reference(contract, recompute=remat != "none")
+    steps = {"unpipelined": unpipelined_step(plain, task)}
+    steps |= {name: pipelined_step(program, task) for name, program in programs.items()}
+    seconds = time_in_turn({name: step.run for name, step in steps.items()}, num_rounds)
+    flops = flops_per_token(workload.model, workload.sequence_length)
+    for name, step in steps.items():
+        row = _row(step, spread(seconds[name]), tokens_of(workload), flops, peak_tflops)
+        ratio = ratios(seconds[name], seconds["unpipelined"])
+        facts = {"program": name, "remat": remat, "attention": attention}
+        yield facts | row | ratio_figures(ratio) | _ratio_verdict(name, ratio, platform)
+    for name, program in programs.items():
+        yield {"program": name, "remat": remat} | memory_figures(program, task, steps[name])
 
 
 def _ratio_verdict(name: str, ratio: Spread, platform: str) -> dict[str, Any]:
