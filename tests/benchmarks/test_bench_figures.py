@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks import bench
 from benchmarks.criteria import misses
 from benchmarks.own_process import PartError, in_own_process
 from benchmarks.picture import draw
