@@ -49,7 +49,7 @@ check: ## lint, then test: what CI runs
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test
 
-bench: setup ## Time the schedules on emulated devices (ARGS='--microbatches 8 --check')
+bench: setup-dev ## All schedules on emulated devices, in turn with PyTorch's 1F1B (ARGS='--picture bench.svg --check')
 	$(BIN)/python -m benchmarks.bench $(ARGS)
 
 gpu-check: setup ## Check and time the executor on one GPU

@@ -1,17 +1,32 @@
-"""Schedules on emulated devices against the un-pipelined step: ``make bench``.
+"""Every schedule on emulated devices, against the un-pipelined step and PyTorch's 1F1B: ``make bench``.
 
-For each number of microbatches the un-pipelined step and the step of each schedule are compiled, then run in
-turn, round by round. Every schedule gives one JSON line on standard output:
+Three parts, each in a process of its own, since the number of emulated devices changes how fast they are:
 
-    schedule, ranks, microbatches     what was run
-    remat, fuse_backward, num_ticks   how
+    steps      whole steps of all schedules on four ranks, timed in turn, round by round
+    one_rank   the executor on one rank, in turn with plain gradient accumulation at its fastest (plain.py)
+    sizes      more microbatches, ranks and chunks, compiled only
+
+Each step gives one JSON line on standard output; what does not apply is left out:
+
+    part
+    schedule, ranks, chunks, layers   what was run, and of how many layers
+    microbatches, remat               how
+    fuse_backward, transfer_ticks
+    num_ticks                         rows of the tick table
+    held                              the most stage activations that a rank holds until their W
     compile_seconds                   tracing, lowering and compiling, without a compilation cache
+    unpipelined_compile_seconds       the same of the un-pipelined step, and compile_ratio over it
     temp_bytes_per_device             beside parameters, optimizer state and batch
     step_seconds                      a whole step, optimizer included: median, with _min and _max
     tokens_per_second                 of the median step
+    rounds                            how many of them
     unpipelined_seconds               the un-pipelined step: median
     ratio_to_unpipelined              median of the rounds' own ratios, with ratio_min and ratio_max
-    rounds                            how many of them
+    plain_seconds                     on one rank the same: ratio_to_plain, with _min and _max
+    pytorch_seconds                   for PyTorch's 1F1B: ratio_to_pytorch, with _min and _max
+    1f1b_seconds                      for our own 1f1b: ratio_to_1f1b, with _min and _max
+
+PyTorch runs four processes of one thread each (torch_worker.py); its lines are schedules of their own.
 """
 
 import argparse
@@ -19,46 +34,45 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from benchmarks import cases as grid
 from benchmarks.criteria import misses
+from benchmarks.own_process import PartError, in_own_process
 from benchmarks.picture import draw
-from benchmarks.timing import ratios, spread, time_in_turn
+from benchmarks.torch_peer import SCHEDULES, Experiment, is_installed, model_of, open_peer
+from jaxpipe.schedules import GENERATORS
 
-if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
-    from jaxpipe.config import Config
-
-CONFIG = Path(__file__).parents[1] / "configs" / "bench.yaml"
-NUM_RANKS = 4
-
-FUSED = {"gpipe": True, "1f1b": True, "zb_h1": True}
-"""The lowering that is faster on emulated devices, where ticks are not free (docs/measurements.md)."""
+Row = dict[str, Any]
 
 PROGRESS = Console(stderr=True, highlight=False)
+
+NUM_DEVICES = {"steps": grid.NUM_RANKS, "one_rank": 1, "sizes": max(grid.VARIED_P)}
+"""The parts, and how many devices each of them has emulated."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 1 if ``--check`` finds a figure that is not reached."""
     options = _parser().parse_args(argv)
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    from jaxpipe.training.devices import make_mesh  # loads JAX, which reads the environment
-
-    mesh = make_mesh(dp=1, pp=NUM_RANKS, tp=1)
+    if options.torch and not is_installed() and "steps" in options.parts:
+        what = "PyTorch is not installed, so its steps are left out; `make setup-dev` installs it"
+        PROGRESS.print(what, soft_wrap=True)
+        options.torch = False
     rows = []
-    for num_microbatches in options.microbatches:
-        for row in measure(options, num_microbatches, mesh=mesh):
-            print(json.dumps(row), flush=True)
-            rows.append(row)
-    if options.json:
-        options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with ExitStack() as stack:
+        files = [stack.enter_context(options.json.open("w"))] if options.json else []
+        try:
+            for row in measure(options):
+                for file in (sys.stdout, *files):
+                    print(json.dumps(row), file=file, flush=True)
+                rows.append(row)
+        except PartError as error:
+            PROGRESS.print(f"bench: {error}", soft_wrap=True)
+            return 1
     if options.picture:
         options.picture.write_text(draw(rows))
     missed = list(misses(rows))
@@ -67,92 +81,144 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if options.check and missed else 0
 
 
-def measure(options: argparse.Namespace, num_microbatches: int, *, mesh: "Mesh") -> Iterator[dict[str, Any]]:
-    """The rows of one number of microbatches."""
-    from benchmarks.programs import Task, pipelined_step, random_text, unpipelined_step
-    from jaxpipe.training.plan import make_plan
-    from jaxpipe.training.reference import reference_loss_and_gradients
+def measure(options: argparse.Namespace) -> Iterator[Row]:
+    """The rows of all parts, as they come."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    rows_of = {"steps": steps, "one_rank": one_rank, "sizes": sizes}
+    for part, num_devices in NUM_DEVICES.items():
+        if part in options.parts:
+            for row in in_own_process(rows_of[part], options, num_devices=num_devices):
+                yield {"part": part} | row
 
-    configs = {schedule: _config(options, schedule, num_microbatches) for schedule in options.schedules}
-    plans = {schedule: make_plan(config, mesh) for schedule, config in configs.items()}
-    plan, config = plans[options.schedules[0]], configs[options.schedules[0]]
-    text = random_text(
-        num_microbatches,
-        config.train.global_batch_size // num_microbatches,
-        sequence_length=config.data.sequence_length,
-        vocab_size=config.model.vocab_size,
+
+def steps(options: argparse.Namespace) -> Iterator[Row]:
+    """All schedules, for each number of microbatches and each remat."""
+    from benchmarks.sizes import warm_up
+    from benchmarks.steps import time_cases
+
+    warm_up()
+    with ExitStack() as stack:
+        peer = None
+        if options.torch:
+            config = grid.config_of(grid.make_case("1f1b", 1, "full"))
+            model = model_of(
+                config.model,
+                sequence_length=config.data.sequence_length,
+                batch=config.train.global_batch_size,
+            )
+            peer = stack.enter_context(open_peer(model, num_ranks=grid.NUM_RANKS))
+        for num_microbatches in options.microbatches:
+            for remat in options.remat:
+                cases = _possible(
+                    grid.steps_in_turn(
+                        options.schedules, num_microbatches, remat, fuse_backward=options.fuse_backward
+                    )
+                )
+                # what PyTorch keeps in its selective checkpointing is something else
+                names = options.torch_schedules if remat != "selective" else ()
+                if cases:
+                    yield from time_cases(
+                        cases,
+                        options.rounds or max(3, min(7, 32 // num_microbatches)),
+                        peer=peer,
+                        experiments=[Experiment(name, num_microbatches, remat) for name in names],
+                    )
+
+
+def one_rank(options: argparse.Namespace) -> Iterator[Row]:
+    """1f1b without a pipeline."""
+    from benchmarks.sizes import warm_up
+    from benchmarks.steps import time_cases
+
+    warm_up()
+    for remat in options.remat:
+        case = grid.make_case("1f1b", 8, remat, fuse_backward=options.fuse_backward)._replace(num_ranks=1)
+        yield from time_cases([case], options.rounds or 7)
+
+
+def sizes(options: argparse.Namespace) -> Iterator[Row]:
+    """What is only compiled."""
+    from benchmarks.sizes import compile_cases, warm_up
+
+    warm_up()
+    cases = _possible(
+        grid.only_compiled(
+            options.schedules,
+            remats=options.remat,
+            timed=options.microbatches if "steps" in options.parts else (),
+            selection=options.schedules if options.all_sizes else grid.SELECTION,
+            fuse_backward=options.fuse_backward,
+        )
     )
-    task = Task(plan.init_params, plan.make_constants, plan.optimizer, text)
-    reference = partial(
-        reference_loss_and_gradients, plan.program.contract, recompute=options.remat != "none"
-    )
-    num_rounds = options.rounds or max(3, min(9, 80 // num_microbatches))
-    with PROGRESS.status(f"m={num_microbatches}: compiling") as status:
-        unpipelined = unpipelined_step(reference, task)
-        steps = {schedule: pipelined_step(plan.program, task) for schedule, plan in plans.items()}
-        status.update(f"m={num_microbatches}: {num_rounds} rounds")
-        runs = {schedule: step.run for schedule, step in steps.items()}
-        seconds = time_in_turn({"unpipelined": unpipelined.run} | runs, num_rounds)
-    for schedule, step in steps.items():
-        time, ratio = spread(seconds[schedule]), ratios(seconds[schedule], seconds["unpipelined"])
-        yield {
-            "schedule": schedule,
-            "ranks": NUM_RANKS,
-            "microbatches": num_microbatches,
-            "remat": options.remat,
-            "fuse_backward": configs[schedule].pipeline.fuse_backward,
-            "num_ticks": plans[schedule].program.table.num_ticks,
-            "compile_seconds": round(step.compile_seconds, 3),
-            "temp_bytes_per_device": step.temp_bytes,
-            "step_seconds": round(time.median, 4),
-            "step_seconds_min": round(time.min, 4),
-            "step_seconds_max": round(time.max, 4),
-            "tokens_per_second": round(text[..., 1:].size / time.median, 1),
-            "unpipelined_seconds": round(spread(seconds["unpipelined"]).median, 4),
-            "ratio_to_unpipelined": round(ratio.median, 4),
-            "ratio_min": round(ratio.min, 4),
-            "ratio_max": round(ratio.max, 4),
-            "rounds": num_rounds,
-        }
+    with PROGRESS.status("compiling") as status:
+        for number, row in enumerate(compile_cases(cases), 1):
+            status.update(f"compiling {number} of {len(cases)}")
+            yield row
 
 
-def _config(options: argparse.Namespace, schedule: str, num_microbatches: int) -> "Config":
-    """The benchmark's configuration with another schedule; a microbatch keeps its size."""
-    from jaxpipe.config import from_yaml
-
-    config = from_yaml(CONFIG.read_text(), name=CONFIG.name)
-    fuse = FUSED.get(schedule, False) if options.fuse_backward is None else options.fuse_backward
-    batch = config.train.global_batch_size // config.pipeline.num_microbatches
-    return replace(
-        config,
-        pipeline=replace(
-            config.pipeline,
-            schedule=schedule,
-            num_microbatches=num_microbatches,
-            fuse_backward=fuse,
-            remat=options.remat,
-        ),
-        train=replace(config.train, global_batch_size=batch * num_microbatches),
-    )
+def _possible(cases: Iterator[grid.Case]) -> list[grid.Case]:
+    """Those without faults; of the others it is said why not."""
+    possible = []
+    for case in cases:
+        if faults := grid.find_case_faults(case):
+            sizes = f"p={case.num_ranks}, m={case.num_microbatches}, v={case.num_chunks}"
+            PROGRESS.print(f"left out: {case.schedule}, {sizes}: {'; '.join(faults)}", soft_wrap=True)
+        else:
+            possible.append(case)
+    return possible
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("--schedules", nargs="+", default=list(FUSED), metavar="NAME", help="default: %(default)s")
-    add("--microbatches", nargs="+", type=int, default=[4, 8, 16, 64], metavar="M", help="default: 4 8 16 64")
-    add("--rounds", type=int, metavar="N", help="rounds that count (default: 9 for m=4, 3 for m=64)")
-    add("--remat", choices=["full", "selective", "none"], default="full", help="default: %(default)s")
-    backward = parser.add_mutually_exclusive_group()
-    backward.set_defaults(fuse_backward=None)
-    backward.add_argument(
-        "--fuse", dest="fuse_backward", action="store_true", help="B and W as one action where W follows"
+    names, parts, remats = list(GENERATORS), list(NUM_DEVICES), ["full", "selective", "none"]
+    add(
+        "--parts",
+        nargs="+",
+        choices=parts,
+        default=parts,
+        metavar="PART",
+        help="of %(choices)s (default: all)",
     )
-    backward.add_argument("--split", dest="fuse_backward", action="store_false", help="B and W on two ticks")
+    add("--schedules", nargs="+", choices=names, default=names, metavar="NAME", help="default: all but auto")
+    add(
+        "--microbatches",
+        nargs="+",
+        type=_positive,
+        default=[8, 16],
+        metavar="M",
+        help="of timed steps (default: 8 16)",
+    )
+    add("--remat", nargs="+", choices=remats, default=["full", "none"], help="default: full none")
+    add("--rounds", type=_positive, metavar="N", help="rounds that count (default: 4 for m=8, 3 for m=16)")
+    add(
+        "--split",
+        dest="fuse_backward",
+        action="store_false",
+        help="B and W on two ticks, never as one action",
+    )
+    add("--all-sizes", action="store_true", help="vary the ranks of all schedules, not of a selection")
+    add("--no-torch", dest="torch", action="store_false", help="without PyTorch")
+    add(
+        "--torch-schedules",
+        nargs="+",
+        choices=SCHEDULES,
+        default=[SCHEDULES[0]],
+        metavar="NAME",
+        help="of %(choices)s (default: 1F1B)",
+    )
     add("--json", type=Path, metavar="FILE", help="write the lines to a file, too")
     add("--picture", type=Path, metavar="FILE", help="draw them as SVG")
     add("--check", action="store_true", help="exit with 1 if a figure is not reached; says which")
     return parser
+
+
+def _positive(word: str) -> int:
+    number = int(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} must be at least 1")
+    return number
 
 
 if __name__ == "__main__":

@@ -6,7 +6,11 @@ its loops, slots and ticks, against the same layers under plain autodiff.
 
     attention   cuDNN's flash attention and XLA's against a written-out one in fp32
     numerics    loss and gradients of a small Llama through the executor, against the un-pipelined ones on CPU
-    speed       a whole step in bf16, timed in turn with the un-pipelined step
+    speed       a whole step of a Llama of a billion parameters in bf16, remat full and none, timed in turn
+                with the un-pipelined step; and the bytes that the compiler counts against those predicted
+    loops       the same step with a number of layers that only the device knows, against a static one
+
+All ends within six minutes: each part has its share of ``--time-limit``, after which it begins nothing more.
 
     model_flops_per_token = 6 matrix parameters + 6 layers (sequence_length + 1) heads head_dim
     mfu = tokens_per_second model_flops_per_token / peak
@@ -22,10 +26,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+
+SHARES = {"attention": 1, "numerics": 3, "speed": 5, "loops": 2}
+"""How the time limit is shared out among the parts that are run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,25 +52,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    from benchmarks import gpu_numerics, gpu_speed
+    from benchmarks import gpu_loops, gpu_numerics, gpu_speed
 
-    deadline = time.monotonic() + options.time_limit
+    workload, platform = gpu_speed.WORKLOADS[options.size], options.platform
+    end_of = deadlines(time.monotonic(), options.time_limit, only=options.parts)
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "device": lambda: iter([{"kind": device.device_kind, "jax": jax.__version__}]),
-        "attention": lambda: gpu_numerics.check_attention(options.platform),
-        "numerics": lambda: gpu_numerics.check_executor(options.platform),
+        "attention": lambda: gpu_numerics.check_attention(platform),
+        "numerics": lambda: gpu_numerics.check_executor(platform, deadline=end_of["numerics"]),
         "speed": lambda: gpu_speed.measure(
-            gpu_speed.WORKLOADS[options.size],
-            options.platform,
+            workload,
+            platform,
             peak_tflops=options.peak_tflops,
             num_rounds=options.rounds,
-            deadline=deadline,
+            deadline=end_of["speed"],
+        ),
+        "loops": lambda: gpu_loops.measure(
+            workload, platform, num_rounds=options.rounds, deadline=end_of["loops"]
         ),
     }
     rows = list(run_parts(parts, only=options.parts))
     if options.json:
         options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return 0 if all(row.get("ok", True) for row in rows) else 1
+
+
+def deadlines(now: float, limit: float, *, only: Sequence[str] | None) -> dict[str, float]:
+    """Until when each part may begin something: its share of the limit after that of the parts before it."""
+    chosen = {name: share for name, share in SHARES.items() if not only or name in only}
+    total = sum(chosen.values()) or 1
+    ends = accumulate(share / total * limit for share in chosen.values())
+    return dict.fromkeys(SHARES, now) | {name: now + end for name, end in zip(chosen, ends, strict=True)}
 
 
 def run_parts(parts: dict[str, Callable[[], Iterator[Row]]], *, only: Sequence[str] | None) -> Iterator[Row]:
@@ -95,11 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--time-limit",
         type=float,
-        default=240.0,
-        help="seconds after which nothing more is begun (default: 240)",
+        default=300.0,
+        help="seconds after which nothing more is begun (default: 300)",
     )
     parser.add_argument(
-        "--parts", nargs="+", metavar="PART", help="attention, numerics, speed (default: all)"
+        "--parts", nargs="+", choices=list(SHARES), metavar="PART", help="of %(choices)s (default: all)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines to a file, too")
     # to try the check itself where there is no GPU

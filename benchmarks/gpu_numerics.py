@@ -1,5 +1,7 @@
 """Is the executor right on this device? Held against the same functions on CPU, in fp32."""
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from benchmarks.gpu_speed import NOT_BEGUN
 from benchmarks.programs import random_text
 from jaxpipe.lowering import lower
 from jaxpipe.models.attention import Implementation, attention_for, causal_attention
@@ -85,8 +88,14 @@ def check_attention(platform: str) -> Iterator[dict[str, Any]]:
         )
 
 
-def check_executor(platform: str, runs: Sequence[Run] = RUNS) -> Iterator[dict[str, Any]]:
-    """Loss and gradients of each run, in fp32 and in bf16, against the un-pipelined ones on CPU in fp32."""
+def check_executor(
+    platform: str, runs: Sequence[Run] = RUNS, *, deadline: float = math.inf
+) -> Iterator[dict[str, Any]]:
+    """Loss and gradients of each run, in fp32 and in bf16, against the un-pipelined ones on CPU in fp32.
+
+    The greatest error of them all counts; ``loss_error`` is the loss's own, relative. Nothing is begun after
+    ``deadline`` (of ``time.monotonic``).
+    """
     with jax.default_device(jax.devices("cpu")[0]):
         batch = _batch()
         params = jax.tree.map(np.asarray, init_llama(MODEL, seed=0))
@@ -95,6 +104,9 @@ def check_executor(platform: str, runs: Sequence[Run] = RUNS) -> Iterator[dict[s
         )
     for schedule, fuse, remat in runs:
         for dtype in (jnp.float32, jnp.bfloat16):
+            if time.monotonic() > deadline:
+                yield {"schedule": schedule, "remat": remat, "dtype": jnp.dtype(dtype).name} | NOT_BEGUN
+                continue
             attention = attention_for(platform, dtype)
             precision = "highest" if dtype == jnp.float32 else None
             with jax.default_matmul_precision(precision):
@@ -114,6 +126,7 @@ def check_executor(platform: str, runs: Sequence[Run] = RUNS) -> Iterator[dict[s
                 "attention": attention,
                 "loss": float(ours.loss),
                 "reference_loss": float(reference.loss),
+                "loss_error": _largest_error(ours.loss, reference.loss),
             }
             exact = dtype == jnp.float32
             error = _tree_error(ours, reference, _largest_error if exact else _norm_error)

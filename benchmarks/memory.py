@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.bench import CONFIG
+from benchmarks.cases import CONFIG
 
 if TYPE_CHECKING:
     from jaxpipe.training.memory import StepMemory
@@ -61,53 +61,17 @@ class Measured(NamedTuple):
 
 def measure(flags: Flags, options: Mapping[str, Any] = QUICK) -> Measured:
     """Compile the step of configs/bench.yaml with these flags, and predict it."""
-    import jax
-
-    from jaxpipe.pipeline import make_loss_and_gradients, to_stage_layout
+    from benchmarks.programs import compile_pipelined, pipelined_shapes, task_of
     from jaxpipe.training.devices import make_mesh
-    from jaxpipe.training.grad_norm import make_global_norm
     from jaxpipe.training.memory import step_memory
-    from jaxpipe.training.optimizer import init_moments
     from jaxpipe.training.plan import make_plan
-    from jaxpipe.training.state import TrainState, state_shardings
-    from jaxpipe.training.step import batch_shapes, compile_step, make_train_step
 
     config = _config(flags)
-    mesh = make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp)
-    plan = make_plan(config, mesh)
-    program, sharding = plan.program, plan.program.layout.sharding
-
-    def init() -> TrainState:
-        params = to_stage_layout(plan.init_params(), program.layout)
-        return TrainState(params, init_moments(plan.optimizer, params))
-
-    shapes = jax.eval_shape(init)
-    state = jax.tree.map(
-        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-        shapes,
-        state_shardings(shapes, mesh, sharding),
-    )
-    batch = batch_shapes(
-        config.train.global_batch_size,
-        config.data.sequence_length,
-        num_microbatches=config.pipeline.num_microbatches,
-        mesh=mesh,
-    )
-    constants = jax.eval_shape(plan.make_constants)
-    train_step = make_train_step(
-        make_loss_and_gradients(program), plan.optimizer, global_norm=make_global_norm(program.layout, mesh)
-    )
-    compiled = compile_step(
-        train_step, state, batch, constants=constants, mesh=mesh, sharding=sharding, options=options
-    )
-    memory = compiled.memory_analysis()
-    assert memory is not None, "this backend does not tell what a program allocates"
-    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return Measured(
-        memory.argument_size_in_bytes + results + memory.temp_size_in_bytes,
-        memory.temp_size_in_bytes,
-        step_memory(program, state.params, batch, constants),
-    )
+    plan = make_plan(config, make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp))
+    shapes = pipelined_shapes(plan.program, task_of(plan, config))
+    compiled = compile_pipelined(plan.program, plan.optimizer, shapes, options=options)
+    predicted = step_memory(plan.program, shapes.state.params, shapes.batch, shapes.constants)
+    return Measured(compiled.total_bytes, compiled.temp_bytes, predicted)
 
 
 def _config(flags: Flags) -> Any:

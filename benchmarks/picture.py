@@ -1,102 +1,134 @@
-"""The benchmark's lines as one SVG: step time and memory against the number of microbatches.
+"""The benchmark's lines as one SVG: step time by schedule, then compile time and bytes over m, p and v.
 
-Both axes of both panels are logarithmic, so that "does not grow" is a flat line. Thin strokes are the
-spread of the rounds.
+Above, a line for each schedule: a dot is the median of the rounds' ratios, its stroke their spread. Below,
+both axes are logarithmic, so that "does not grow" is a flat line.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from html import escape
+from typing import Any
+
+from benchmarks.cases import MANY_LAYERS, MICROBATCHES, NUM_LAYERS, NUM_RANKS, takes_chunks
+from benchmarks.plots import LINE, Box, Curve, Dot, dot_plot, line_plot
+from jaxpipe.schedules import GENERATORS
 
 Row = Mapping[str, Any]
 
-WIDTH, HEIGHT = 820, 340
-COLORS = ("#2f6f9f", "#c8553d", "#4d8b57", "#8a5fa8", "#b58b2a", "#555555")
+WIDTH, TOP, LINES_HEIGHT = 1180, 70, 250
+COLORS = (
+    *("#2f6f9f", "#c8553d", "#4d8b57", "#8a5fa8", "#b58b2a", "#555555", "#3aa6a6"),
+    *("#d0679d", "#7a5230", "#6b7fd7", "#94a63a", "#e08a3c", "#111111"),
+)
+SHADES = ("#2f6f9f", "#9cc3dd", "#c8553d", "#e9b3a6", "#4d8b57", "#b4d3ba")
+"""Of the settings that steps were timed with: each m and remat."""
 
 
-class Panel(NamedTuple):
-    """A plot: ``value`` of a row, and ``spread``, its lowest and highest; ``left`` in pixels."""
-
-    title: str
-    left: int
-    value: Callable[[Row], float]
-    spread: Callable[[Row], tuple[float, float]]
-    ticks: tuple[float, ...]
+ONE_CHUNK = {"interleaved": "1f1b", "looped_bfs": "gpipe"}
+"""What they are with one chunk a rank."""
 
 
 def draw(rows: Sequence[Row]) -> str:
-    """The picture of at least one row."""
-    megabytes = [row["temp_bytes_per_device"] / 1e6 for row in rows]
-    panels = (
-        Panel(
-            "step time over the un-pipelined step's",
-            60,
-            lambda row: row["ratio_to_unpipelined"],
-            lambda row: (row["ratio_min"], row["ratio_max"]),
-            (0.5, 0.7, 1.0, 1.4, 2.0),
-        ),
-        Panel(
-            "temporary bytes of a device (MB)",
-            470,
-            lambda row: row["temp_bytes_per_device"] / 1e6,
-            lambda row: (row["temp_bytes_per_device"] / 1e6,) * 2,
-            tuple(tick for tick in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if tick < 2 * max(megabytes)),
-        ),
-    )
-    body = "\n".join(_panel(panel, rows) for panel in panels)
+    """The picture of what was measured; a plot without a point is left out."""
+    dots = _dot_plots(rows)
+    plots = [plot for _, plot in dots]
+    top = TOP + max((height for height, _ in dots), default=-TOP) + 70
+    curves = [entry for entry in _curves(rows) if entry[2]]
+    for number, (title, x_name, found) in enumerate(curves):
+        box = Box(70 + 590 * (number % 2), top + 340 * (number // 2) + 40, 360, LINES_HEIGHT)
+        plots.append(line_plot(title, x_name, found, box))
+    height = top + 340 * ((len(curves) + 1) // 2) + 20
+    body = "\n".join(plots)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" font-family="sans-serif" font-size="12" fill="#333">\n'
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" font-family="sans-serif" font-size="12" fill="#333">\n'
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>\n{_legend(rows)}\n{body}\n</svg>\n'
     )
 
 
-_TOP, _BOTTOM, _PANEL_WIDTH = 45, 290, 260
+def _settings(rows: Sequence[Row]) -> dict[tuple[int, str], str]:
+    """The colour of each m and remat that was timed on several ranks."""
+    found = dict.fromkeys((row["microbatches"], row["remat"]) for row in rows if row.get("part") == "steps")
+    return {setting: SHADES[number % len(SHADES)] for number, setting in enumerate(found)}
 
 
-def _panel(panel: Panel, rows: Sequence[Row]) -> str:
-    microbatches = sorted({row["microbatches"] for row in rows})
-    across = _log_scale(microbatches, panel.left, panel.left + _PANEL_WIDTH)
-    bounds = [bound for row in rows for bound in panel.spread(row)]
-    ticks = [tick for tick in panel.ticks if min(bounds) / 1.5 < tick < max(bounds) * 1.5]
-    up = _log_scale([*bounds, *ticks], _BOTTOM, _TOP)
-    parts = [f'<text x="{panel.left}" y="22" font-size="13" font-weight="bold">{panel.title}</text>']
-    for tick in ticks:
-        y = up(tick)
-        parts.append(f'<path d="M{panel.left},{y:.1f} h{_PANEL_WIDTH}" stroke="#ddd"/>')
-        parts.append(f'<text x="{panel.left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    for m in microbatches:
-        parts.append(f'<text x="{across(m):.1f}" y="{_BOTTOM + 20}" text-anchor="middle">{m}</text>')
-    parts.append(f'<text x="{panel.left}" y="{_BOTTOM + 40}">microbatches</text>')
-    names = list(dict.fromkeys(row["schedule"] for row in rows))
-    ends = []
-    for number, name in enumerate(names):
-        own = sorted((row for row in rows if row["schedule"] == name), key=lambda row: row["microbatches"])
-        color = COLORS[number % len(COLORS)]
-        parts.append(_line([(across(row["microbatches"]), up(panel.value(row))) for row in own], color))
-        for row in own:
-            x, (low, high) = across(row["microbatches"]), map(up, panel.spread(row))
-            parts.append(f'<path d="M{x:.1f},{low:.1f} V{high:.1f}" stroke="{color}" opacity="0.5"/>')
-        ends.append((up(panel.value(own[-1])), name, color))
-    return "\n".join(parts + _labels(ends, panel.left + _PANEL_WIDTH + 10))
+def _legend(rows: Sequence[Row]) -> str:
+    parts = []
+    for number, ((m, remat), color) in enumerate(_settings(rows).items()):
+        x = 150 + 150 * number
+        parts.append(f'<circle cx="{x}" cy="18" r="4" fill="{color}"/>')
+        parts.append(f'<text x="{x + 10}" y="22">{escape(f"m={m}, remat {remat}")}</text>')
+    return "".join(parts)
 
 
-def _line(points: Sequence[tuple[float, float]], color: str) -> str:
-    path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in points)
-    return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="2"/>{dots}'
+def _dot_plots(rows: Sequence[Row]) -> list[tuple[float, str]]:
+    """Height and SVG of those that have a dot, from left to right."""
+    colors, plots = _settings(rows), list[tuple[float, str]]()
+    for key, bounds, title in (
+        ("ratio_to_pytorch", "ratio_to_pytorch", "step time over PyTorch's 1F1B"),
+        ("ratio_to_unpipelined", "ratio", "step time over the un-pipelined step's"),
+    ):
+        dots = [
+            Dot(
+                f"{row['schedule']}{', messages hidden' if row.get('transfer_ticks') == 2 else ''}",
+                row[key],
+                row[f"{bounds}_min"],
+                row[f"{bounds}_max"],
+                colors[row["microbatches"], row["remat"]],
+            )
+            for row in rows
+            if row.get("part") == "steps" and key in row
+        ]
+        if dots:
+            height = LINE * len({dot.name for dot in dots})
+            plots.append((height, dot_plot(title, dots, left=150 + 590 * len(plots), top=TOP, width=400)))
+    return plots
 
 
-def _labels(ends: Sequence[tuple[float, str, str]], x: float) -> list[str]:
-    """A name beside the end of each line, moved down where it would cover another."""
-    labels, lowest = [], -math.inf
-    for y, name, color in sorted(ends):
-        lowest = max(y, lowest + 15)
-        labels.append(f'<text x="{x}" y="{lowest + 4:.1f}" fill="{color}">{name}</text>')
-    return labels
+def _curves(rows: Sequence[Row]) -> list[tuple[str, str, list[Curve]]]:
+    """Title, name of the x axis and curves of each plot over m, p or v."""
+    ours = [row for row in rows if row.get("transfer_ticks") == 1 and row["remat"] == "full"]
+    over_m = [row for row in ours if row["layers"] == NUM_LAYERS and row["ranks"] == NUM_RANKS]
+    large = [row for row in ours if row["layers"] == MANY_LAYERS and row["microbatches"] == MICROBATCHES]
+    over_v = [
+        {**row, "schedule": name}
+        for row in large
+        for name in filter(takes_chunks, GENERATORS)
+        if row["ranks"] == NUM_RANKS and row["schedule"] in (name, ONE_CHUNK.get(name))
+    ]
+    over_p = [row for row in large if row["chunks"] == GENERATORS[row["schedule"]].default_chunks]
+    m = f"microbatches (m); p={NUM_RANKS}, {NUM_LAYERS} layers, remat full"
+    p = f"ranks (p); m={MICROBATCHES}, {MANY_LAYERS} layers, remat full"
+    v = f"chunks of a rank (v; 1 is 1f1b, gpipe); p={NUM_RANKS}, m={MICROBATCHES}, {MANY_LAYERS} layers"
+    plots = (
+        ("seconds to compile", m, over_m, "microbatches", _seconds),
+        ("temporary bytes of a device (MB)", m, over_m, "microbatches", _megabytes),
+        ("temporary bytes of a device (MB)", p, over_p, "ranks", _megabytes),
+        ("seconds to compile", p, over_p, "ranks", _seconds),
+        ("temporary bytes of a device (MB)", v, over_v, "chunks", _megabytes),
+        ("seconds to compile", v, over_v, "chunks", _seconds),
+    )
+    names = list(dict.fromkeys(row["schedule"] for row in rows if "ranks" in row))
+    colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(names)}
+    return [
+        (title, x_name, _by_schedule(found, key, value, colors)) for title, x_name, found, key, value in plots
+    ]
 
 
-def _log_scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
-    """Maps the values' range to pixels, evenly in their logarithm."""
-    low, high = math.log(min(values)), math.log(max(values))
-    return lambda value: start + (end - start) * (math.log(value) - low) / ((high - low) or 1.0)
+def _by_schedule(
+    rows: Sequence[Row], key: str, value: Callable[[Row], float], colors: Mapping[str, str]
+) -> list[Curve]:
+    """A curve of each schedule that was compiled at several x; none twice."""
+    points = {name: dict[float, float]() for name in colors}
+    for row in rows:
+        points[row["schedule"]][row[key]] = value(row)
+    return [
+        Curve(name, sorted(found.items()), colors[name]) for name, found in points.items() if len(found) > 1
+    ]
+
+
+def _seconds(row: Row) -> float:
+    return row["compile_seconds"]
+
+
+def _megabytes(row: Row) -> float:
+    return row["temp_bytes_per_device"] / 1e6

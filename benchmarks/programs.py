@@ -1,11 +1,12 @@
 """The two programs that are held against each other: the executor's training step, and the un-pipelined one.
 
-Both are whole steps, with the optimizer and donated state, on the same microbatches of random tokens.
+Both are whole steps, with the optimizer and donated state, on the same microbatches of random tokens. What is
+only compiled and never run takes shapes, for which nothing is allocated.
 """
 
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,24 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Int32
 
-from jaxpipe.pipeline import Batch, LossAndGradients, Program, Tree
+from jaxpipe.config import Config
+from jaxpipe.pipeline import (
+    Batch,
+    LossAndGradients,
+    Program,
+    Tree,
+    to_stage_layout,
+)
 from jaxpipe.training.optimizer import AdamW, init_moments
+from jaxpipe.training.plan import Plan
 from jaxpipe.training.slotted_step import compile_slotted_step
-from jaxpipe.training.state import TrainState, init_state
-from jaxpipe.training.step import StepMetrics, make_train_step, to_microbatches
+from jaxpipe.training.state import TrainState, init_state, state_shardings
+from jaxpipe.training.step import (
+    StepMetrics,
+    batch_shapes,
+    make_train_step,
+    to_microbatches,
+)
 
 
 class Task(NamedTuple):
@@ -33,17 +47,53 @@ class Task(NamedTuple):
     text: Int32[np.ndarray, "microbatches batch sequence+1"]
 
 
-class CompiledStep(NamedTuple):
-    """A step that is ready to run, and what it took to make it.
+class Arguments(NamedTuple):
+    """What a step is called with: arrays, or their shapes and shardings."""
 
-    run: does one step and returns when it is done.
-    compile_seconds: tracing, lowering and compiling.
-    temp_bytes: what one device holds while a step runs, beside state and batch: slots and temporaries.
+    state: TrainState
+    batch: Batch
+    constants: Tree
+
+
+class Compiled(NamedTuple):
+    """A compiled step; ``seconds`` are those of tracing, lowering and compiling.
+
+    step: ``(state, batch, constants) -> (state, metrics)``. slot_bytes: of what it keeps between steps.
     """
 
+    program: jax.stages.Compiled
+    seconds: float
+    step: Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]]
+    slot_bytes: int = 0
+
+    @property
+    def memory(self) -> Any:
+        """What the compiler says that one device holds."""
+        memory = self.program.memory_analysis()
+        assert memory is not None, "this backend does not tell what a program allocates"
+        return memory
+
+    @property
+    def temp_bytes(self) -> int:
+        """What one device holds while a step runs, beside state and batch: slots and temporaries."""
+        return self.slot_bytes + self.memory.temp_size_in_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Arguments, results that overwrite none of them, and temporaries of one device."""
+        memory = self.memory
+        results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return memory.argument_size_in_bytes + results + memory.temp_size_in_bytes
+
+
+class ReadyStep(NamedTuple):
+    """A step that can run, which it does once a call, and returns when it is done."""
+
     run: Callable[[], StepMetrics]
-    compile_seconds: float
-    temp_bytes: int
+    compiled: Compiled
+
+
+LossAndGradientsOf = Callable[[Tree, Batch, Tree], LossAndGradients]
 
 
 def random_text(num_microbatches: int, batch: int, *, sequence_length: int, vocab_size: int) -> np.ndarray:
@@ -52,54 +102,95 @@ def random_text(num_microbatches: int, batch: int, *, sequence_length: int, voca
     return np.random.default_rng(0).integers(0, vocab_size, shape, np.int32)
 
 
-def pipelined_step(program: Program, task: Task) -> CompiledStep:
+def task_of(plan: Plan, config: Config) -> Task:
+    """The work of a run's step, on random text."""
+    num_microbatches = config.pipeline.num_microbatches
+    text = random_text(
+        num_microbatches,
+        config.train.global_batch_size // num_microbatches,
+        sequence_length=config.data.sequence_length,
+        vocab_size=config.model.vocab_size,
+    )
+    return Task(plan.init_params, plan.make_constants, plan.optimizer, text)
+
+
+def pipelined_step(program: Program, task: Task) -> ReadyStep:
     """The step as a run does it."""
     mesh, text = program.mesh, task.text.reshape(-1, task.text.shape[-1])
-    state = init_state(task.init_params, task.optimizer, layout=program.layout, mesh=mesh)
-    batch = to_microbatches(text[:, :-1], text[:, 1:], num_microbatches=len(task.text), mesh=mesh)
-    constants = jax.device_put(task.make_constants(), NamedSharding(mesh, PartitionSpec()))
-    start = time.perf_counter()
-    step = compile_slotted_step(program, task.optimizer, state, batch, constants=constants)
-    seconds = time.perf_counter() - start
-    temp_bytes = step.slot_bytes + _temp_bytes(step.compiled)
-    return _ready(step, (state, batch, constants), compile_seconds=seconds, temp_bytes=temp_bytes)
+    arguments = Arguments(
+        init_state(task.init_params, task.optimizer, layout=program.layout, mesh=mesh),
+        to_microbatches(text[:, :-1], text[:, 1:], num_microbatches=len(task.text), mesh=mesh),
+        jax.device_put(task.make_constants(), NamedSharding(mesh, PartitionSpec())),
+    )
+    return _ready(compile_pipelined(program, task.optimizer, arguments), arguments)
 
 
-def unpipelined_step(
-    loss_and_gradients: Callable[[Tree, Batch, Tree], LossAndGradients], task: Task
-) -> CompiledStep:
-    """The step of a plain function of canonical parameters, on one device."""
-    params = jax.jit(task.init_params)()
-    state = TrainState(params, init_moments(task.optimizer, params))
-    batch = Batch(jnp.asarray(task.text[..., :-1]), jnp.asarray(task.text[..., 1:]), {})
-    constants = task.make_constants()
-    train_step = make_train_step(loss_and_gradients, task.optimizer)
-    start = time.perf_counter()
-    compiled = jax.jit(train_step, donate_argnums=0).lower(state, batch, constants).compile()
-    seconds = time.perf_counter() - start
-    return _ready(
-        compiled, (state, batch, constants), compile_seconds=seconds, temp_bytes=_temp_bytes(compiled)
+def pipelined_shapes(program: Program, task: Task) -> Arguments:
+    """The shapes and shardings of what ``pipelined_step`` works on."""
+
+    def init() -> TrainState:
+        params = to_stage_layout(task.init_params(), program.layout)
+        return TrainState(params, init_moments(task.optimizer, params))
+
+    shapes = jax.eval_shape(init)
+    state = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        state_shardings(shapes, program.mesh, program.layout.sharding),
+    )
+    num_microbatches, batch, length = task.text.shape
+    return Arguments(
+        state,
+        batch_shapes(
+            num_microbatches * batch, length - 1, num_microbatches=num_microbatches, mesh=program.mesh
+        ),
+        jax.eval_shape(task.make_constants),
     )
 
 
-def _ready(
-    step: Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]],
-    arguments: tuple[TrainState, Batch, Tree],
-    *,
-    compile_seconds: float,
-    temp_bytes: int,
-) -> CompiledStep:
+def compile_pipelined(
+    program: Program, optimizer: AdamW, arguments: Arguments, *, options: Mapping[str, Any] | None = None
+) -> Compiled:
+    """The step of a program; ``options`` are XLA's, if not the usual ones."""
+    state, batch, constants = arguments
+    start = time.perf_counter()
+    step = compile_slotted_step(program, optimizer, state, batch, constants=constants, options=options)
+    return Compiled(step.compiled, time.perf_counter() - start, step, step.slot_bytes)
+
+
+def unpipelined_step(loss_and_gradients: LossAndGradientsOf, task: Task) -> ReadyStep:
+    """The step of a plain function of canonical parameters, on one device."""
+    arguments = jax.jit(lambda: _unpipelined_arguments(task))()
+    return _ready(_compile_unpipelined(loss_and_gradients, task.optimizer, arguments), arguments)
+
+
+def compile_unpipelined(loss_and_gradients: LossAndGradientsOf, task: Task) -> Compiled:
+    """The same, not to be run."""
+    shapes = jax.eval_shape(lambda: _unpipelined_arguments(task))
+    return _compile_unpipelined(loss_and_gradients, task.optimizer, shapes)
+
+
+def _unpipelined_arguments(task: Task) -> Arguments:
+    params = task.init_params()
+    batch = Batch(jnp.asarray(task.text[..., :-1]), jnp.asarray(task.text[..., 1:]), {})
+    return Arguments(TrainState(params, init_moments(task.optimizer, params)), batch, task.make_constants())
+
+
+def _compile_unpipelined(
+    loss_and_gradients: LossAndGradientsOf, optimizer: AdamW, arguments: Arguments
+) -> Compiled:
+    step = jax.jit(make_train_step(loss_and_gradients, optimizer), donate_argnums=0)
+    start = time.perf_counter()
+    compiled = step.lower(*arguments).compile()
+    return Compiled(compiled, time.perf_counter() - start, compiled)
+
+
+def _ready(compiled: Compiled, arguments: Arguments) -> ReadyStep:
     state, batch, constants = arguments
 
     def run() -> StepMetrics:
         nonlocal state
-        state, metrics = jax.block_until_ready(step(state, batch, constants))
+        state, metrics = jax.block_until_ready(compiled.step(state, batch, constants))
         return metrics
 
-    return CompiledStep(run, compile_seconds, temp_bytes)
-
-
-def _temp_bytes(compiled: jax.stages.Compiled) -> int:
-    memory = compiled.memory_analysis()
-    assert memory is not None, "this backend does not tell what a program allocates"
-    return memory.temp_size_in_bytes
+    return ReadyStep(run, compiled)

@@ -19,7 +19,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.bench import CONFIG, NUM_RANKS
+from benchmarks.cases import CONFIG, NUM_RANKS
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -81,7 +81,7 @@ def layer_figures(remat: Any) -> dict[str, float]:
 
 def step_figures(remat: Any, mesh: "Mesh") -> dict[str, dict[str, int]]:
     """Of the compiled training step of each schedule."""
-    from benchmarks.programs import Task, pipelined_step, random_text
+    from benchmarks.programs import pipelined_step, task_of
     from jaxpipe.config import from_yaml
     from jaxpipe.training.plan import make_plan
 
@@ -91,14 +91,7 @@ def step_figures(remat: Any, mesh: "Mesh") -> dict[str, dict[str, int]]:
         pipeline = replace(config.pipeline, schedule=schedule, fuse_backward=fuse, remat=remat)
         config = replace(config, pipeline=pipeline)
         plan = make_plan(config, mesh)
-        text = random_text(
-            config.pipeline.num_microbatches,
-            config.train.global_batch_size // config.pipeline.num_microbatches,
-            sequence_length=config.data.sequence_length,
-            vocab_size=config.model.vocab_size,
-        )
-        task = Task(plan.init_params, plan.make_constants, plan.optimizer, text)
-        temp_bytes[schedule] = pipelined_step(plan.program, task).temp_bytes
+        temp_bytes[schedule] = pipelined_step(plan.program, task_of(plan, config)).compiled.temp_bytes
     return {"temp_bytes": temp_bytes}
 
 

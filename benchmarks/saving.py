@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench import CONFIG, NUM_RANKS
+from benchmarks.cases import CONFIG, NUM_RANKS
 from benchmarks.timing import ratios, spread, time_in_turn
 
 KINDS = ("none", "overlapped", "waited for")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_check import run_parts
+from benchmarks import gpu_loops, gpu_speed
+from benchmarks.gpu_check import deadlines, run_parts
 from benchmarks.gpu_numerics import RUNS, check_attention, check_executor
 from benchmarks.gpu_speed import WORKLOADS
 from jaxpipe.models.flops import flops_per_token
@@ -42,6 +43,39 @@ def test_its_checks_hold_on_cpu() -> None:
     rows = [*check_attention("cpu"), *check_executor("cpu", RUNS[-1:])]
     assert [row["dtype"] for row in rows] == ["bfloat16", "float32", "bfloat16"]
     assert all(row["ok"] and 0 < row["error"] <= row["tolerance"] for row in rows)
+    assert all(row["loss_error"] < 1e-3 for row in rows[1:])
+
+
+@pytest.mark.slow
+def test_speed_tells_bytes_and_ratio_and_loops_the_cost_of_dynamic_trips(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_speed, "VARIANTS", {"none": (True,)})
+    tiny, no_deadline = WORKLOADS["tiny"], float("inf")
+    rows = list(gpu_speed.measure(tiny, "cpu", peak_tflops=1.0, num_rounds=1, deadline=no_deadline))
+    assert [row["program"] for row in rows] == ["unpipelined", "executor, BW", "executor, BW"]
+    assert all(row["ratio_min"] <= row["ratio_to_unpipelined"] <= row["ratio_max"] for row in rows[:2])
+    assert rows[2]["ok"]
+    assert 0.9 < rows[2]["predicted_bytes"] / rows[2]["compiled_bytes"] < 1.1
+    static, dynamic = gpu_loops.measure(tiny, "cpu", num_rounds=1, deadline=no_deadline)
+    assert (static["layers_per_stage"], dynamic["layers_per_stage"]) == ((2, 2), (3, 1))
+    assert static["ratio_to_static"] == 1 != dynamic["ratio_to_static"]
+
+
+def test_what_begins_too_late_is_told_as_missing() -> None:
+    late = {"num_rounds": 1, "deadline": -1.0}
+    rows = [
+        *gpu_speed.measure(WORKLOADS["tiny"], "cpu", peak_tflops=1.0, **late),
+        *gpu_loops.measure(WORKLOADS["tiny"], "cpu", **late),
+    ]
+    assert len(rows) == 3
+    assert all(row["ok"] is False and "time was up" in row["error"] for row in rows)
+
+
+def test_parts_share_the_time_of_those_that_run() -> None:
+    shared = deadlines(100.0, 110.0, only=None)
+    assert shared == {"attention": 110.0, "numerics": 140.0, "speed": 190.0, "loops": 210.0}
+    assert deadlines(100.0, 70.0, only=["speed", "loops"])["speed"] == 150.0
 
 
 def test_a_part_that_fails_is_told_and_the_others_still_run(capsys: pytest.CaptureFixture[str]) -> None:
