@@ -66,9 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
     refuse_if_any(faults)
     refuse_if_any(find_request_faults(**request))
     with _told_after(_SILENT_FOR, "searching, which can take a minute"):
-        found = find_schedule(
-            **request, two_pipes=arguments.two_pipes, recompute=arguments.recompute
-        )
+        found = find_schedule(**request, two_pipes=arguments.two_pipes, recompute=arguments.recompute)
     said = describe(found)
     if seconds is not None:
         said += _solve(found, request, seconds)

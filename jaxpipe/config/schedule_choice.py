@@ -45,9 +45,7 @@ class ScheduleChoice(NamedTuple):
     @property
     def timing(self) -> Timing:
         """How ranks wait for each other in the program that will run."""
-        return Timing(
-            sync="neighbor", transfer_ticks=self.transfer_ticks, fuse_backward=self.fuse_backward
-        )
+        return Timing(sync="neighbor", transfer_ticks=self.transfer_ticks, fuse_backward=self.fuse_backward)
 
 
 def choice_of(config: Config) -> ScheduleChoice:

@@ -14,7 +14,16 @@ order, and every microbatch counts once in every stage, in the head and in the e
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, IDLE, NONE, RECOMPUTE, WEIGHT, TickTable
+from jaxpipe.lowering.table import (
+    BACKWARD,
+    BACKWARD_WEIGHT,
+    FORWARD,
+    IDLE,
+    NONE,
+    RECOMPUTE,
+    WEIGHT,
+    TickTable,
+)
 from jaxpipe.schedules import Action, Kind, Schedule, fuse_backward, split_backward
 
 KINDS = {

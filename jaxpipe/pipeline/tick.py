@@ -71,9 +71,7 @@ def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[A
 def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns[Array]) -> Buffers:
     """At most one action; its result, or whatever the trash slot held, is the new message."""
     chunk = row.pipe * program.layout.placement.num_chunks + row.chunk
-    work = Work(
-        chunk, row.microbatch, row.residual_slot, row.input_slot, row.weight_slot, row.recompute_slot
-    )
+    work = Work(chunk, row.microbatch, row.residual_slot, row.input_slot, row.weight_slot, row.recompute_slot)
     message = jax.lax.dynamic_index_in_dim(buffers.inbox, row.inbox_read, keepdims=False).reshape(loops.shape)
     residuals, linear_inputs = buffers.residuals, buffers.linear_inputs
     weight_inputs, layers = buffers.weight_inputs, dict(buffers.layer_gradients)

@@ -237,9 +237,7 @@ def _padding(program: Program, shards: Tree, buffers: Buffers, *, widens: bool) 
         return float(max(1 - layers.sum(axis=1) / (layers.shape[1] * layout.max_layers)))
 
     weights = _compute_weights(program, shards["layers"], widens)
-    stash = _bytes(
-        (buffers.residuals, buffers.linear_inputs, buffers.weight_inputs, buffers.layer_inputs)
-    )
+    stash = _bytes((buffers.residuals, buffers.linear_inputs, buffers.weight_inputs, buffers.layer_inputs))
     return Padding(
         state=round(share(layers[:, :num_chunks]) * 3 * _bytes(shards["layers"])),
         step=round(share(layers) * (weights + _bytes(buffers.layer_gradients))),

@@ -49,7 +49,9 @@ def test_pictures_and_traces_have_r(say: Say) -> None:
 
 def test_compare_places_r_in_each_at_the_costs_of_a_rank(say: Say) -> None:
     """A rank's R costs 1 in all, whether it has one stage or two; auto is no slower than the others."""
-    _, out, _ = say("compare", "1f1b", "zb_h1", "interleaved", "auto", *SIZES, "--recompute", "--cost", "R=1.0")
+    _, out, _ = say(
+        "compare", "1f1b", "zb_h1", "interleaved", "auto", *SIZES, "--recompute", "--cost", "R=1.0"
+    )
     makespans = {line.split()[0]: float(line.split()[2]) for line in out.splitlines()[1:5]}
     assert (makespans["1f1b"], makespans["zb_h1"], makespans["interleaved"]) == (41, 35, 36.5)
     assert makespans["auto"] <= 35

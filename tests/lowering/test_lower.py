@@ -209,7 +209,9 @@ def test_a_message_to_the_rank_itself_takes_one_tick() -> None:
 def test_tables_without_r_are_what_they_were_before_there_was_r() -> None:
     """All their columns but the one that R brought, which is empty, by a hash taken then."""
     found = hashlib.sha256()
-    for name, p, m, ticks, fuse in itertools.product(GENERATORS, (1, 2, 3, 4), (1, 3, 8), (1, 2), (False, True)):
+    for name, p, m, ticks, fuse in itertools.product(
+        GENERATORS, (1, 2, 3, 4), (1, 3, 8), (1, 2), (False, True)
+    ):
         if find_faults(name, num_ranks=p, num_microbatches=m):
             continue
         schedule = build(name, num_ranks=p, num_microbatches=m)
@@ -218,7 +220,12 @@ def test_tables_without_r_are_what_they_were_before_there_was_r() -> None:
         assert not columns.pop("recompute_slot").any()
         for column in (*columns.values(), *table.ends):
             found.update(column.tobytes())
-        slots = (table.num_inbox_slots, table.num_residual_slots, table.num_input_slots, table.num_weight_slots)
+        slots = (
+            table.num_inbox_slots,
+            table.num_residual_slots,
+            table.num_input_slots,
+            table.num_weight_slots,
+        )
         found.update(str(slots).encode())
     assert found.hexdigest() == "bdd766c9f94c2f6eae5752726dede9885b8aa75dd9ea9c3e9c59865c2d94aeec"
 

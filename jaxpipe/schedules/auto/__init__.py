@@ -7,4 +7,13 @@ from jaxpipe.schedules.auto.named import place_recompute
 from jaxpipe.schedules.auto.problem import Timing
 from jaxpipe.schedules.auto.report import describe
 
-__all__ = ["Bound", "Found", "Memory", "Timing", "describe", "find_request_faults", "find_schedule", "place_recompute"]
+__all__ = [
+    "Bound",
+    "Found",
+    "Memory",
+    "Timing",
+    "describe",
+    "find_request_faults",
+    "find_schedule",
+    "place_recompute",
+]

@@ -92,7 +92,8 @@ def test_no_bound_is_above_what_was_found(found: list[tuple[dict[str, Any], Foun
 @pytest.fixture(scope="module")
 def with_r() -> list[tuple[dict[str, Any], Found]]:
     return [
-        (request, find_schedule(**request, recompute=True, effort=4_000)) for request in itertools.islice(requests(40), 14)
+        (request, find_schedule(**request, recompute=True, effort=4_000))
+        for request in itertools.islice(requests(40), 14)
     ]
 
 
@@ -124,7 +125,9 @@ def test_a_search_with_r_beats_named_orders_with_r() -> None:
 
 
 def test_a_single_cost_of_r_is_that_of_a_whole_share() -> None:
-    for one in (find_schedule(2, 3, costs=UNEQUAL, chunks=(n,), recompute=True, effort=LITTLE) for n in (1, 2)):
+    for one in (
+        find_schedule(2, 3, costs=UNEQUAL, chunks=(n,), recompute=True, effort=LITTLE) for n in (1, 2)
+    ):
         assert one.simulation.work == pytest.approx((93.0, 93.0))
 
 
