@@ -4,7 +4,7 @@
     rank 1 |..F0F1F2R0..B0..F3   R needs nothing of another rank: it runs while this one waits
 
 Each R stands directly before its B, which already hides it wherever the rank waits for the gradient, or
-before an earlier action that its rank waits for. In the order of their B, and never so early that more is held:
+before an earlier action that its rank waits for. In the order of their B, never so early that more is held:
 
     from R to B    at most ``most_held`` of a rank: all that a backward without remat reads, of one stage
     from R to W    inputs of linear layers, which stay until W: on the fullest rank at most ``most_held - 1``
