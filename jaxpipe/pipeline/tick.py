@@ -76,19 +76,20 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
     residuals, linear_inputs = buffers.residuals, buffers.linear_inputs
     weight_inputs, layers = buffers.weight_inputs, dict(buffers.layer_gradients)
     layer_inputs = buffers.layer_inputs
-    if layer_inputs is not None:
+    if FORWARD in program.kinds:
+        acts = row.kind == FORWARD
         with jax.named_scope("F"):
-            message, layer_inputs = run_forward_for_recompute(
-                loops, row.kind == FORWARD, work, message, layer_inputs
-            )
+            if layer_inputs is None:
+                message, residuals, linear_inputs = run_forward(
+                    loops, acts, work, message, residuals, linear_inputs
+                )
+            else:
+                message, layer_inputs = run_forward_for_recompute(loops, acts, work, message, layer_inputs)
+    if RECOMPUTE in program.kinds:
+        assert layer_inputs is not None
         with jax.named_scope("R"):
             residuals, linear_inputs = run_recompute(
                 loops, row.kind == RECOMPUTE, work, layer_inputs, residuals, linear_inputs
-            )
-    elif FORWARD in program.kinds:
-        with jax.named_scope("F"):
-            message, residuals, linear_inputs = run_forward(
-                loops, row.kind == FORWARD, work, message, residuals, linear_inputs
             )
     if BACKWARD in program.kinds:
         with jax.named_scope("B"):
