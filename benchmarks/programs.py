@@ -13,11 +13,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Int32
 
-from jaxpipe.pipeline import Batch, LossAndGradients, Program, Tree, make_loss_and_gradients
-from jaxpipe.training.grad_norm import make_global_norm
+from jaxpipe.pipeline import Batch, LossAndGradients, Program, Tree
 from jaxpipe.training.optimizer import AdamW, init_moments
+from jaxpipe.training.slotted_step import compile_slotted_step
 from jaxpipe.training.state import TrainState, init_state
-from jaxpipe.training.step import StepMetrics, compile_step, make_train_step, to_microbatches
+from jaxpipe.training.step import StepMetrics, make_train_step, to_microbatches
 
 
 class Task(NamedTuple):
@@ -38,7 +38,7 @@ class CompiledStep(NamedTuple):
 
     run: does one step and returns when it is done.
     compile_seconds: tracing, lowering and compiling.
-    temp_bytes: what one device holds while a step runs, beside its arguments.
+    temp_bytes: what one device holds while a step runs, beside state and batch: slots and temporaries.
     """
 
     run: Callable[[], StepMetrics]
@@ -58,16 +58,11 @@ def pipelined_step(program: Program, task: Task) -> CompiledStep:
     state = init_state(task.init_params, task.optimizer, layout=program.layout, mesh=mesh)
     batch = to_microbatches(text[:, :-1], text[:, 1:], num_microbatches=len(task.text), mesh=mesh)
     constants = jax.device_put(task.make_constants(), NamedSharding(mesh, PartitionSpec()))
-    train_step = make_train_step(
-        make_loss_and_gradients(program),
-        task.optimizer,
-        global_norm=make_global_norm(program.layout, mesh),
-    )
     start = time.perf_counter()
-    compiled = compile_step(
-        train_step, state, batch, constants=constants, mesh=mesh, sharding=program.layout.sharding
-    )
-    return _ready(compiled, time.perf_counter() - start, (state, batch, constants))
+    step = compile_slotted_step(program, task.optimizer, state, batch, constants=constants)
+    seconds = time.perf_counter() - start
+    temp_bytes = step.slot_bytes + _temp_bytes(step.compiled)
+    return _ready(step, (state, batch, constants), compile_seconds=seconds, temp_bytes=temp_bytes)
 
 
 def unpipelined_step(
@@ -81,19 +76,30 @@ def unpipelined_step(
     train_step = make_train_step(loss_and_gradients, task.optimizer)
     start = time.perf_counter()
     compiled = jax.jit(train_step, donate_argnums=0).lower(state, batch, constants).compile()
-    return _ready(compiled, time.perf_counter() - start, (state, batch, constants))
+    seconds = time.perf_counter() - start
+    return _ready(
+        compiled, (state, batch, constants), compile_seconds=seconds, temp_bytes=_temp_bytes(compiled)
+    )
 
 
 def _ready(
-    compiled: jax.stages.Compiled, compile_seconds: float, arguments: tuple[TrainState, Batch, Tree]
+    step: Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]],
+    arguments: tuple[TrainState, Batch, Tree],
+    *,
+    compile_seconds: float,
+    temp_bytes: int,
 ) -> CompiledStep:
     state, batch, constants = arguments
 
     def run() -> StepMetrics:
         nonlocal state
-        state, metrics = jax.block_until_ready(compiled(state, batch, constants))
+        state, metrics = jax.block_until_ready(step(state, batch, constants))
         return metrics
 
+    return CompiledStep(run, compile_seconds, temp_bytes)
+
+
+def _temp_bytes(compiled: jax.stages.Compiled) -> int:
     memory = compiled.memory_analysis()
     assert memory is not None, "this backend does not tell what a program allocates"
-    return CompiledStep(run, compile_seconds, memory.temp_size_in_bytes)
+    return memory.temp_size_in_bytes

@@ -17,6 +17,7 @@
     jaxpipe export-hf runs/second second-hf --dtype bfloat16
     jaxpipe compare-hf second-hf runs/second
     jaxpipe plot runs/first runs/second -o curves.svg
+    jaxpipe explain runs/first -o explained.html --trace explained.json
 
 Schedules answer within a second, and so does ``ls``, since nothing here loads JAX, nor a command that was not
 asked for. All faults of a request are reported at once, with exit code 2.
@@ -68,6 +69,7 @@ _ALONE: tuple[tuple[str, str, str], ...] = (
     ("import-hf", "start a run from a Llama of Hugging Face", "hugging_face.import_hf"),
     ("export-hf", "write a checkpoint as a Llama of Hugging Face", "hugging_face.export_hf"),
     ("compare-hf", "compare the logits of the two", "hugging_face.compare_hf"),
+    ("explain", "where the time of a step went, beside the prediction", "explain"),
     ("plot", "the curves of one run or several as a picture", "plot"),
 )
 """Commands that are in no group, of one word."""

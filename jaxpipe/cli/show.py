@@ -71,7 +71,7 @@ def show_text(shown: Timed, arguments: argparse.Namespace) -> str:
     )
     terminal = terminal_for(arguments)
     drawn = [*draw_schedule(shown, terminal), "", *textwrap.wrap(figures, terminal.width)]
-    lines = [*drawn, "", *draw_table(rank_table(shown))]
+    lines = [*drawn, "", *draw_table(rank_table(shown), width=terminal.width)]
     return "\n".join(lines) + "\n"
 
 

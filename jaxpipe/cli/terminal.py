@@ -74,8 +74,21 @@ def draw_under_one_axis(compared: Sequence[Timed], terminal: Terminal) -> list[s
     return drawn[:-1]
 
 
-def draw_table(table: Table) -> Iterator[str]:
-    """Names to the left, numbers to the right."""
+def draw_table(table: Table, *, width: int | None = None) -> Iterator[str]:
+    """Names to the left, numbers to the right; the columns that no line of ``width`` holds go on below."""
+    lengths = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
+    fitting = 1
+    while fitting < len(lengths) and (width is None or sum(lengths[: fitting + 1]) + 2 * fitting <= width):
+        fitting += 1
+    fitting = max(fitting, 2)
+    yield from _draw_columns(Table(table.header[:fitting], tuple(row[:fitting] for row in table.rows)))
+    if fitting < len(lengths):
+        yield ""
+        left = [(cells[0], *cells[fitting:]) for cells in (table.header, *table.rows)]
+        yield from draw_table(Table(left[0], tuple(left[1:])), width=width)
+
+
+def _draw_columns(table: Table) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
     for cells in (table.header, *table.rows):
         first, *numbers = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))

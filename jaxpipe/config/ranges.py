@@ -94,6 +94,7 @@ RANGES: Mapping[str, Range] = {
     "run.peak_flops": _POSITIVE,
     "run.step_timeout": _LENGTH,
     "run.stop_timeout": _LENGTH,
+    "run.trace_step": Range(4, _MOST_STEPS),
     "distributed.num_processes": _COUNT,
     "distributed.process_id": Range(0, _LARGEST_COUNT - 1),
     "distributed.timeout": Range(5, _LONGEST),

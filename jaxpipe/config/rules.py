@@ -137,6 +137,14 @@ def _sample(prompt: str | None, eval_every: int) -> Iterator[str]:
         )
 
 
+def _trace_step(step: int | None, num_steps: int) -> Iterator[str]:
+    if step is not None and step > num_steps:
+        yield (
+            f"run.trace_step={step} must be at most train.num_steps={num_steps}, since no later step is run; "
+            "use an earlier one, or more steps"
+        )
+
+
 def _batch(key: str, batch_size: int, num_microbatches: int, dp: int) -> Iterator[str]:
     if batch_size % (num_microbatches * dp):
         sizes = multiples(batch_size, num_microbatches * dp)
@@ -203,6 +211,7 @@ _RULES = (
         ),
         check_sample,
     ),
+    _Rule(("run.trace_step", "train.num_steps"), _trace_step),
     _Rule(("run.tensorboard",), check_tensorboard),
     _Rule(("run.wandb",), check_wandb),
 )

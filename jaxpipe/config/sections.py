@@ -169,6 +169,9 @@ class RunConfig:
     step_timeout: int | None = None
     """Seconds for one step, the slow first one too, one batch of an evaluation or 16 tokens of a sample; one
     that takes longer ends the run, which says where it stands; null: any number."""
+    trace_step: int | None = None
+    """The step whose ticks are timed, for jaxpipe explain, from 4 on; written to <run.dir>/ticks-<step>.json.
+    It compiles the step a second time, with marks, and runs that twice; null: none."""
     stop_timeout: int = 55
     """Seconds from SIGTERM or Ctrl-C to the end; a step, evaluation or save that takes longer is given up."""
 

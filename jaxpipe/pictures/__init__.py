@@ -5,12 +5,13 @@ from jaxpipe.pictures.html import html
 from jaxpipe.pictures.sheet import find_picture_faults
 from jaxpipe.pictures.svg import svg
 from jaxpipe.pictures.timed import Timed
-from jaxpipe.pictures.trace import chrome_trace, find_trace_faults
+from jaxpipe.pictures.trace import chrome_trace, chrome_trace_of_all, find_trace_faults
 
 __all__ = [
     "Table",
     "Timed",
     "chrome_trace",
+    "chrome_trace_of_all",
     "comparison_table",
     "figures",
     "find_picture_faults",

@@ -24,6 +24,7 @@ text.title{{font-weight:600}}
 body{{margin:0;padding:16px;background:var(--page);color:var(--text);
 font:15px/1.45 system-ui,"Segoe UI",Helvetica,Arial,"DejaVu Sans",sans-serif}}
 h1{{font-size:20px;margin:0 0 12px;overflow-wrap:anywhere}}
+p{{margin:12px 0 4px;color:var(--muted)}}
 h2{{font-size:16px;margin:24px 0 8px;overflow-wrap:anywhere}}
 dl,ul{{display:flex;flex-wrap:wrap;gap:8px;margin:0 0 16px;padding:0;list-style:none}}
 dl div{{background:var(--panel);border-radius:6px;padding:6px 12px}}
@@ -62,13 +63,24 @@ addEventListener("pointerdown", show);
 addEventListener("scroll", () => { tip.hidden = true; }, true);"""
 
 
-def html(compared: Sequence[Timed]) -> str:
-    """One schedule, or several under one time axis, with their figures: the text of a file."""
+def html(
+    compared: Sequence[Timed], *, title: str | None = None, tables: Sequence[tuple[str, Table]] | None = None
+) -> str:
+    """One schedule, or several under one time axis, with their figures: the text of a file.
+
+    title, tables: instead of the names of the schedules and of their figures; a table has a line above it.
+    """
+    if tables is not None:
+        above = [part for line, table in tables for part in (f"<p>{escape(line)}</p>", *_draw_table(table))]
+    elif len(compared) == 1:
+        above = [*_draw_figures(compared[0])]
+    else:
+        above = [*_draw_table(comparison_table(compared))]
     return "\n".join(
         [
-            *_head(compared),
-            f"<h1>{escape(heading(compared))}</h1>",
-            *(_draw_figures(compared[0]) if len(compared) == 1 else _draw_table(comparison_table(compared))),
+            *_head(compared, title or heading(compared)),
+            f"<h1>{escape(title or heading(compared))}</h1>",
+            *above,
             *_draw_legend(compared),
             *_draw_sheet(compared),
             *(part for timed in compared for part in _draw_ranks(timed)),
@@ -81,7 +93,7 @@ def html(compared: Sequence[Timed]) -> str:
     )
 
 
-def _head(compared: Sequence[Timed]) -> Iterator[str]:
+def _head(compared: Sequence[Timed], title: str) -> Iterator[str]:
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     yield "<!DOCTYPE html>"
     yield '<html lang="en">'
@@ -89,7 +101,7 @@ def _head(compared: Sequence[Timed]) -> Iterator[str]:
     yield '<meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-    yield f"<title>{escape(heading(compared))}</title>"
+    yield f"<title>{escape(title)}</title>"
     yield f"<style>\n{style(shades_of(compared))}\n{PAGE_STYLE}\n</style>"
     yield "</head>"
     yield "<body>"

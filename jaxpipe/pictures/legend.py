@@ -17,8 +17,10 @@ _CAUSES = {
     Cause.DEPENDENCY: "idle: an input is being computed",
     Cause.TRANSFER: "idle: an input travels",
     Cause.NEIGHBOR: "idle: waits for the neighbours' tick",
+    Cause.IMBALANCE: "idle: a neighbour's action takes longer",
     Cause.ENDS: "idle: others are not yet at the embedding or head",
     Cause.DRAIN: "idle: has ended",
+    Cause.OVERHEAD: "idle: what a tick costs besides",
 }
 
 
@@ -38,7 +40,7 @@ def legend(compared: Sequence[Timed]) -> list[Item]:
     items += _chunk_items(used)
     pipes = range(1, max(timed.schedule.placement.num_pipes for timed in compared))
     items += [Item(f"pipe {pipe}", _full(kinds[0], used), pipe) for pipe in pipes if pipe < 4]
-    if any(timed.simulation.ends for timed in compared):
+    if any(timed.simulation.ends_of(0) for timed in compared):
         items.append(Item("embedding or head, all ranks together", "shared"))
     found = {cause for timed in compared for cause in causes_of(timed)}
     items += [Item(_CAUSES[cause], f"idle {cause}") for cause in Cause if cause in found]

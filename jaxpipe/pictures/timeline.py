@@ -37,6 +37,8 @@ STYLE = f"""\
 .dependency rect{{fill:var(--idle)}}
 .transfer rect{{fill:url(#transfer)}}
 .neighbor rect{{fill:url(#neighbor)}}
+.imbalance rect{{fill:url(#imbalance)}}
+.overhead rect{{fill:url(#overhead)}}
 .ends rect{{fill:url(#ends)}}
 .shared rect{{fill:var(--shared)}}
 .drain rect{{fill:none;stroke:var(--grid);stroke-dasharray:3 3;pointer-events:all}}
@@ -53,6 +55,10 @@ PATTERNS = """\
 height="6"/><path class="pattern" d="M-1 7L7 -1M-1 1L1 -1M5 7L7 5"/></pattern>\
 <pattern id="neighbor" width="6" height="6" patternUnits="userSpaceOnUse"><rect class="ground" width="6" \
 height="6"/><path class="pattern" d="M3 1.5V4.5M1.5 3H4.5"/></pattern>\
+<pattern id="imbalance" width="6" height="6" patternUnits="userSpaceOnUse"><rect class="ground" width="6" \
+height="6"/><path class="pattern" d="M-1 -1L7 7M-1 5L1 7M5 -1L7 1"/></pattern>\
+<pattern id="overhead" width="6" height="6" patternUnits="userSpaceOnUse"><rect class="ground" width="6" \
+height="6"/><path class="pattern" d="M3 0V6"/></pattern>\
 <pattern id="ends" width="6" height="6" patternUnits="userSpaceOnUse"><rect class="ground" width="6" \
 height="6"/><path class="pattern" d="M0 3H6"/></pattern>\
 </defs>"""
@@ -97,8 +103,8 @@ def draw_rows(layout: Layout, axis: Axis) -> Iterator[str]:
     for idle in timed.simulation.idle:
         box = _box(idle.start, idle.end, axis, top=layout.top + ROW * idle.rank)
         yield group(f"idle {idle.cause}", explain_idle(idle), box)
-    for start, end in timed.simulation.ends:
-        for rank in range(timed.schedule.num_ranks):
+    for rank in range(timed.schedule.num_ranks):
+        for start, end in timed.simulation.ends_of(rank):
             box = _box(start, end, axis, top=layout.top + ROW * rank)
             yield group("shared", explain_shared(start, end), box)
     for rank, action in timed.schedule.actions():

@@ -8,7 +8,7 @@ which follow each other never overlap.
 The format is that of "Trace Event Format" (Chromium, 2016), as Perfetto reads it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from jaxpipe.pictures.figures import heading
@@ -23,6 +23,16 @@ LATEST = 9e9
 """Seconds: trace viewers count nanoseconds in 64 bits."""
 
 
+def chrome_trace_of_all(compared: Sequence[Timed]) -> dict[str, object]:
+    """Several in one, each as a process of its own, under its title."""
+    events = [
+        event | ({"id": f"{process}.{event['id']}"} if "id" in event else {}) | {"pid": process}
+        for process, timed in enumerate(compared, start=PROCESS)
+        for event in _events(timed, timed.title)
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"schedule": heading(compared)}}
+
+
 def find_trace_faults(timed: Timed) -> list[str]:
     """Times that no trace can hold."""
     makespan = timed.simulation.makespan
@@ -33,7 +43,7 @@ def find_trace_faults(timed: Timed) -> list[str]:
 
 def chrome_trace(timed: Timed) -> dict[str, object]:
     """Plain values for JSON."""
-    events = [*_names(timed), *_slices(timed), *_messages(timed), *_counters(timed)]
+    events = [*_events(timed, heading([timed]))]
     simulation = timed.simulation
     return {
         "traceEvents": events,
@@ -47,8 +57,15 @@ def chrome_trace(timed: Timed) -> dict[str, object]:
     }
 
 
-def _names(timed: Timed) -> Iterator[Event]:
-    yield _event("M", None, "process_name", args={"name": heading([timed])})
+def _events(timed: Timed, name: str) -> Iterator[Event]:
+    yield from _names(timed, name)
+    yield from _slices(timed)
+    yield from _messages(timed)
+    yield from _counters(timed)
+
+
+def _names(timed: Timed, name: str) -> Iterator[Event]:
+    yield _event("M", None, "process_name", args={"name": name})
     for rank in range(timed.schedule.num_ranks):
         yield _event("M", rank, "thread_name", args={"name": f"rank {rank}"})
         yield _event("M", rank, "thread_sort_index", args={"sort_index": rank})
@@ -67,10 +84,10 @@ def _slices(timed: Timed) -> Iterator[Event]:
         }
         times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
         yield _event("X", rank, str(action), cat=str(action.kind), **times, args=args)
-    for since, until in timed.simulation.ends:
-        start, end = _nanoseconds(since), _nanoseconds(until)
-        times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
-        for rank in range(timed.schedule.num_ranks):
+    for rank in range(timed.schedule.num_ranks):
+        for since, until in timed.simulation.ends_of(rank):
+            start, end = _nanoseconds(since), _nanoseconds(until)
+            times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
             yield _event("X", rank, "embedding or head", cat="ends", **times, args={})
 
 

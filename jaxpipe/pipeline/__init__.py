@@ -1,7 +1,14 @@
 """One SPMD executor for every schedule, and the contract through which it runs a model."""
 
 from jaxpipe.pipeline.contract import Batch, LossAndGradients, StageContract, Tree
-from jaxpipe.pipeline.executor import buffer_shapes, make_loss, make_loss_and_gradients
+from jaxpipe.pipeline.executor import (
+    buffer_shapes,
+    make_empty_slots,
+    make_loss,
+    make_loss_and_gradients,
+    make_loss_and_gradients_in_slots,
+    make_timed_loss_and_gradients,
+)
 from jaxpipe.pipeline.layout import Layout, balanced_layers, to_canonical_layout, to_stage_layout
 from jaxpipe.pipeline.program import Program, Settings
 from jaxpipe.pipeline.sharding import Sharding
@@ -19,8 +26,11 @@ __all__ = [
     "balanced_layers",
     "buffer_shapes",
     "dense",
+    "make_empty_slots",
     "make_loss",
     "make_loss_and_gradients",
+    "make_loss_and_gradients_in_slots",
+    "make_timed_loss_and_gradients",
     "to_canonical_layout",
     "to_stage_layout",
 ]

@@ -58,6 +58,13 @@ class Buffers(NamedTuple):
     ends: tuple[EndSums, ...]
 
 
+Slots = dict[str, Tree]
+"""Some fields of ``Buffers``, by name."""
+
+SLOTS = ("inbox", "residuals", "linear_inputs", "weight_inputs", "layer_inputs")
+"""Those whose values at the start of a step do not matter: nothing in them is read before it is written."""
+
+
 def allocate(
     table: TickTable,
     *,
@@ -76,8 +83,7 @@ def allocate(
     """
 
     def slots(count: int, struct: jax.ShapeDtypeStruct, *leading: int) -> Array:
-        value = fill if jnp.issubdtype(struct.dtype, jnp.floating) else 0
-        return jnp.full((count, *leading, *struct.shape), value, struct.dtype)
+        return jnp.full((count, *leading, *struct.shape), fill_of(struct, fill), struct.dtype)
 
     empty = jnp.full(message.shape, fill, message.dtype)
     return Buffers(
@@ -99,6 +105,11 @@ def allocate(
             end_sums(accumulated, has_backward=split is not None) for _ in range(table.placement.num_pipes)
         ),
     )
+
+
+def fill_of(struct: jax.ShapeDtypeStruct, fill: float) -> float:
+    """What an array of this type can hold of ``fill``."""
+    return fill if jnp.issubdtype(struct.dtype, jnp.floating) else 0
 
 
 def end_sums(accumulated: Tree, *, has_backward: bool) -> EndSums:

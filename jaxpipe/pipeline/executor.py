@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int32
 
 from jaxpipe.lowering.table import EndColumns, RankColumns
-from jaxpipe.pipeline.buffers import Buffers, allocate
+from jaxpipe.pipeline.buffers import SLOTS, Buffers, Slots, allocate, fill_of
 from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Batch, LossAndGradients, Tree
 from jaxpipe.pipeline.end_axes import EndAxes
 from jaxpipe.pipeline.ends import Ends
@@ -30,6 +30,7 @@ from jaxpipe.pipeline.program import Program
 from jaxpipe.pipeline.sharding import gather_weights, scatter_gradients, stage_specs
 from jaxpipe.pipeline.split_vjp import split_layer
 from jaxpipe.pipeline.tick import run_tick
+from jaxpipe.pipeline.tick_clock import mark_start, of_all_ranks, run_timed_tick, with_starts
 
 
 def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], LossAndGradients]:
@@ -41,18 +42,57 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
     assert program.has_backward, f"the schedule {program.table.name} has no backward action"
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> LossAndGradients:
-        num_tokens = _count_tokens(batch)
-        scale = 1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32)
-        buffers = _run_ticks(program, params, batch, constants, columns, scale)
-        gradients, loss = add_pipes(buffers, program.layout.placement, tied="head" not in params)
-        gradients = _reduce(program, gradients)
-        gradients["layers"] = jax.tree.map(lambda gradient: gradient[None], gradients["layers"])
-        return LossAndGradients(_total(program, loss) * scale, num_tokens, gradients)
+        return _local_loss_and_gradients(program, params, batch, constants, columns)[0]
 
-    def specs(params: Tree) -> LossAndGradients:
-        return LossAndGradients._make((_SAME, _SAME, stage_specs(params, program.layout.sharding)))
+    return _over_mesh(program, local, lambda params: _gradient_specs(program, params))
 
-    return _over_mesh(program, local, specs)
+
+def make_loss_and_gradients_in_slots(
+    program: Program,
+) -> Callable[[Tree, Batch, Tree, Slots], tuple[LossAndGradients, Slots]]:
+    """The same with the slots (``make_empty_slots``) as one more argument, to be donated, and result.
+
+    Slots that stay from step to step need no filling. On CPU that is more than it seems: XLA fills one and
+    copies it to others of its shape, and the system finds all their pages anew for each step.
+    """
+    assert program.has_backward, f"the schedule {program.table.name} has no backward action"
+    lie = PartitionSpec(_axes(program))
+
+    def local(params: Tree, batch: Batch, constants: Tree, slots: Slots, columns: _Columns) -> tuple:
+        own = jax.tree.map(lambda leaf: leaf[0], slots)
+        result, buffers, _ = _local_loss_and_gradients(program, params, batch, constants, columns, slots=own)
+        return result, jax.tree.map(lambda leaf: leaf[None], _slots(buffers))
+
+    return _over_mesh(program, local, lambda params: (_gradient_specs(program, params), lie), more=(lie,))
+
+
+def make_empty_slots(program: Program, params: Tree, batch: Batch, constants: Tree) -> Callable[[], Slots]:
+    """Allocates the slots of all devices when called; the other arguments serve for their shapes."""
+    shapes = _slots(buffer_shapes(program, params, batch, constants))
+    num_devices, fill = program.mesh.size, program.settings.fill
+
+    def make() -> Slots:
+        return jax.tree.map(
+            lambda leaf: jnp.full((num_devices, *leaf.shape), fill_of(leaf, fill), leaf.dtype), shapes
+        )
+
+    return jax.jit(make, out_shardings=NamedSharding(program.mesh, PartitionSpec(_axes(program))))
+
+
+def make_timed_loss_and_gradients(
+    program: Program,
+) -> Callable[[Tree, Batch, Tree], tuple[LossAndGradients, Int32[Array, "ticks ranks marks 2"]]]:
+    """The same program with marks of the host's clock: to the bit the same results, and when each part ran.
+
+    Of each rank the times of its first device; see tick_clock.py.
+    """
+    assert program.has_backward, f"the schedule {program.table.name} has no backward action"
+
+    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
+        result, _, stamps = _local_loss_and_gradients(program, params, batch, constants, columns, timed=True)
+        return result, of_all_ranks(stamps, _axes(program), num_ranks=program.mesh.shape["pp"])
+
+    return _over_mesh(program, local, lambda params: (_gradient_specs(program, params), _SAME))
 
 
 def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Array, ""], Int32[Array, ""]]]:
@@ -60,7 +100,7 @@ def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Arr
     assert not program.has_backward, f"the schedule {program.table.name} is not forward-only"
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
-        buffers = _run_ticks(program, params, batch, constants, columns, None)
+        buffers, _ = _run_ticks(program, params, batch, constants, columns, None)
         return _total(program, add_ends(buffers.ends).loss), _count_tokens(batch)
 
     return _over_mesh(program, local, lambda params: (_SAME, _SAME))
@@ -86,8 +126,17 @@ class _Columns(NamedTuple):
     ends: EndColumns[Any]
 
 
-def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tree]) -> Callable:
-    """``local`` on every device of the mesh, with its own rank's columns of the table."""
+def _over_mesh(
+    program: Program,
+    local: Callable,
+    out_specs: Callable[[Tree], Tree],
+    *,
+    more: tuple[PartitionSpec, ...] = (),
+) -> Callable:
+    """``local`` on every device of the mesh; its last argument are its own rank's columns of the table.
+
+    more: how those arguments lie that are not parameters, batch and constants.
+    """
     placement = program.table.placement
     assert placement == program.layout.placement, "table and layout place the stages differently"
     assert placement.num_ranks == program.mesh.shape["pp"], "the mesh has another number of ranks"
@@ -100,17 +149,45 @@ def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tr
         EndColumns(*[_SAME] * len(EndColumns._fields)),
     )
 
-    def run(params: Tree, batch: Batch, constants: Tree) -> Tree:
+    def run(params: Tree, batch: Batch, constants: Tree, *others: Tree) -> Tree:
         batch_specs = jax.tree.map(lambda _: PartitionSpec(None, "dp"), batch)
         mapped = jax.shard_map(
             local,
             mesh=program.mesh,
-            in_specs=(stage_specs(params, sharding), batch_specs, _SAME, column_specs),
+            in_specs=(stage_specs(params, sharding), batch_specs, _SAME, *more, column_specs),
             out_specs=out_specs(params),
         )
-        return mapped(params, batch, constants, columns)
+        return mapped(params, batch, constants, *others, columns)
 
     return run
+
+
+def _gradient_specs(program: Program, params: Tree) -> LossAndGradients:
+    return LossAndGradients._make((_SAME, _SAME, stage_specs(params, program.layout.sharding)))
+
+
+def _local_loss_and_gradients(
+    program: Program,
+    params: Tree,
+    batch: Batch,
+    constants: Tree,
+    columns: _Columns,
+    *,
+    slots: Slots | None = None,
+    timed: bool = False,
+) -> tuple[LossAndGradients, Buffers, Any]:
+    """A whole step on one device, the buffers after it, and when each part of its ticks ran, if ``timed``."""
+    num_tokens = _count_tokens(batch)
+    scale = 1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32)
+    buffers, besides = _run_ticks(program, params, batch, constants, columns, scale, slots=slots, timed=timed)
+    gradients, loss = add_pipes(buffers, program.layout.placement, tied="head" not in params)
+    gradients = _reduce(program, gradients)
+    gradients["layers"] = jax.tree.map(lambda gradient: gradient[None], gradients["layers"])
+    return LossAndGradients(_total(program, loss) * scale, num_tokens, gradients), buffers, besides
+
+
+def _slots(buffers: Buffers) -> Slots:
+    return {name: getattr(buffers, name) for name in SLOTS}
 
 
 def _run_ticks(
@@ -120,16 +197,30 @@ def _run_ticks(
     constants: Tree,
     columns: _Columns,
     scale: Float[Array, ""] | None,
-) -> Buffers:
-    """All ticks of one step, on one device."""
+    *,
+    slots: Slots | None = None,
+    timed: bool = False,
+) -> tuple[Buffers, Int32[Array, "ticks marks 2"] | None]:
+    """All ticks of one step, on one device, and when each part of them ran, if ``timed``.
+
+    slots: in place of new ones.
+    """
     loops, ends, buffers = _prepare(program, params, batch, constants, scale)
+    buffers = buffers._replace(**(slots or {}))
     # a rank's own columns have lost their dimension of ranks
     rows = _Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
 
-    def tick(buffers: Buffers, row: _Columns) -> tuple[Buffers, None]:
-        return run_tick(program, buffers, loops=loops, ends=ends, rank=row.ranks, both_ends=row.ends), None
+    def tick(buffers: Buffers, row: _Columns) -> tuple[Buffers, Any]:
+        parts = {"loops": loops, "ends": ends, "rank": row.ranks, "both_ends": row.ends}
+        if timed:
+            return run_timed_tick(program, buffers, **parts)
+        return run_tick(program, buffers, **parts), None
 
-    return jax.lax.scan(tick, buffers, rows)[0]
+    if not timed:
+        return jax.lax.scan(tick, buffers, rows)
+    rows, began = mark_start(buffers, rows)
+    buffers, stamps = jax.lax.scan(tick, buffers, rows)
+    return buffers, with_starts(began, stamps)
 
 
 def _prepare(

@@ -5,6 +5,8 @@ an action is a loop with zero trips where there is nothing to do. A message is w
 register; it goes both ways, and the receiver's table says whether to keep it.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +36,14 @@ from jaxpipe.pipeline.loops import (
 )
 from jaxpipe.pipeline.program import Program
 
+Mark = Callable[[Buffers, RankColumns], tuple[Buffers, RankColumns]]
+"""Stands behind a part of a tick: gets, and gives back, what that has made and the next part reads."""
+
+
+def unmarked(buffers: Buffers, rank: RankColumns) -> tuple[Buffers, RankColumns]:
+    """No mark; there are others in tick_clock.py."""
+    return buffers, rank
+
 
 def run_tick(
     program: Program,
@@ -43,11 +53,12 @@ def run_tick(
     ends: Ends,
     rank: RankColumns,
     both_ends: EndColumns,
+    mark: Mark = unmarked,
 ) -> Buffers:
     """The buffers after a tick; ``rank`` and ``both_ends`` are its row of the table, as scalars."""
-    buffers = _meet_ends(program, ends, buffers, both_ends)
-    buffers = _act(program, loops, buffers, rank)
-    return _exchange(program, buffers, rank)
+    buffers, rank = mark(_meet_ends(program, ends, buffers, both_ends), rank)
+    buffers, rank = mark(_act(program, loops, buffers, rank), rank)
+    return mark(_exchange(program, buffers, rank), rank)[0]
 
 
 def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[Array]) -> Buffers:

@@ -1,7 +1,7 @@
 """The file of measured costs: ``jaxpipe profile`` writes it; schedules, ``auto`` and ``plan`` take it.
 
 One JSON object. Seconds are of one microbatch on one device; an action's are those of one layer and of a
-stage of ``stage_layers`` layers, both measured, so that what an action costs besides its layers is known, too.
+stage of ``stage_layers`` layers, both measured, so that what it costs besides its layers is known, too.
 """
 
 import json
@@ -100,7 +100,7 @@ def read_costs(path: Path) -> MeasuredCosts:
 def _from_json(given: Any, path: Path) -> MeasuredCosts:
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise InputError(
-            f"{path}: is no file of costs in the format {FORMAT!r}; `jaxpipe profile CONFIG -o FILE` writes one"
+            f"{path}: is no file of costs in the format {FORMAT!r}; `jaxpipe profile` writes one"
         )
     missing = [field.name for field in fields(MeasuredCosts) if field.name not in given]
     if missing:

@@ -18,7 +18,15 @@ from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.simulate import Cause, Simulation
 
 CUT = "#"
-GLYPHS = {Cause.DEPENDENCY: ".", Cause.TRANSFER: "~", Cause.NEIGHBOR: ":", Cause.ENDS: "-", Cause.DRAIN: "_"}
+GLYPHS = {
+    Cause.DEPENDENCY: ".",
+    Cause.TRANSFER: "~",
+    Cause.NEIGHBOR: ":",
+    Cause.IMBALANCE: "!",
+    Cause.ENDS: "-",
+    Cause.DRAIN: "_",
+    Cause.OVERHEAD: "'",
+}
 """What idle time of each cause is drawn with."""
 SHARED = "="
 """What stands for the work that all ranks do together at the ends of the pipe."""
@@ -70,9 +78,8 @@ def lines_of(schedule: Schedule, simulation: Simulation, *, only_microbatches: b
         bars[rank].append(Bar(simulation.start[action], simulation.end[action], label, action))
     for idle in simulation.idle:
         bars[idle.rank].append(Bar(idle.start, idle.end, GLYPHS[idle.cause]))
-    for start, end in simulation.ends:
-        for line in bars:
-            line.append(Bar(start, end, SHARED))
+    for rank, line in enumerate(bars):
+        line += (Bar(start, end, SHARED) for start, end in simulation.ends_of(rank))
     ordered = tuple(tuple(sorted(line, key=lambda bar: bar.start)) for line in bars)
     return Lines(line_heads(schedule), ordered, simulation.makespan)
 
@@ -153,7 +160,7 @@ def idle_legend(simulation: Simulation) -> list[str]:
     causes = {idle.cause for idle in simulation.idle}
     marks = [f"{GLYPHS[cause]} {cause}" for cause in Cause if cause in causes]
     said = ["idle: " + "  ".join(marks)] if marks else []
-    return [*said, f"{SHARED} embedding and head, all ranks together"] if simulation.ends else said
+    return [*said, f"{SHARED} embedding and head, all ranks together"] if simulation.ends_of(0) else said
 
 
 def _second_stage(schedule: Schedule) -> str:

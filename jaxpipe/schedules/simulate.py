@@ -17,9 +17,10 @@ are worth having.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.activations import peak_held
@@ -40,11 +41,15 @@ class Cause(StrEnum):
     TRANSFER = "transfer"
     """the input has been computed and travels"""
     NEIGHBOR = "neighbor"
-    """the input is there, but the tick waits for the neighbours' tick"""
+    """the input is there, but the tick waits for the neighbours' tick, which began later"""
+    IMBALANCE = "imbalance"
+    """the input is there, but a neighbour's action of the same tick takes longer than its own, if any"""
     ENDS = "ends"
     """the others are not yet there to share an end of the pipe"""
     DRAIN = "drain"
     """this rank has ended, others have not"""
+    OVERHEAD = "overhead"
+    """what a tick costs besides; of measured steps alone"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class Idle:
 class Simulation:
     """Times in seconds, activations in stage activations.
 
-    ``ends`` has the start and the end of each stretch in which all ranks share ends of the pipe.
+    ``ends`` has the start and the end of each stretch in which all ranks share ends of the pipe; where they
+    were measured, each rank has its own in ``ends_by_rank``.
     ``work[rank]`` is the sum of its actions' costs and of these; ``ideal`` the largest of these; ``bubble``
     what the makespan is longer. ``longest_rank_span`` is the longest time from a rank's first action to the
     end of its last: with the optimizer step of each rank following at once, it is what a step costs.
@@ -76,6 +82,11 @@ class Simulation:
     longest_rank_span: float
     peak_until_backward: tuple[int, ...]
     peak_until_weight: tuple[int, ...]
+    ends_by_rank: tuple[tuple[tuple[float, float], ...], ...] = ()
+
+    def ends_of(self, rank: int) -> tuple[tuple[float, float], ...]:
+        """The stretches in which ``rank`` works at ends of the pipe, together with all others."""
+        return self.ends_by_rank[rank] if self.ends_by_rank else self.ends
 
     @property
     def ideal(self) -> float:
@@ -109,8 +120,11 @@ def simulate(
     if faults:
         raise ValueError("; ".join(faults))
     ends: list[tuple[float, float]] = []
+    waits: list[list[_Wait]] = [[] for _ in schedule.orders]
     if sync == "neighbor":
-        start, ends = _neighbor_starts(schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks)
+        start, ends, waits = _neighbor_starts(
+            schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks
+        )
     else:
         if costs.head or costs.embedding:
             costs = with_ends(costs, schedule.placement.num_stages)
@@ -124,7 +138,15 @@ def simulate(
         end=end,
         work=tuple(shared + sum(seconds[action] for action in order) for order in schedule.orders),
         idle=tuple(
-            _idle_stretches(schedule, start=start, end=end, ends=ends, transfer=transfer, makespan=makespan)
+            _idle_stretches(
+                schedule,
+                start=start,
+                end=end,
+                ends=ends,
+                waits=waits,
+                transfer=transfer,
+                makespan=makespan,
+            )
         ),
         ends=tuple(ends),
         makespan=makespan,
@@ -144,6 +166,18 @@ def find_simulation_faults(*, transfer: float, sync: str) -> list[str]:
     return faults
 
 
+class _Wait(NamedTuple):
+    """A rank's wait for the last of its neighbours at a tick.
+
+    ``longer_from`` is when that would have been there, had its action taken no longer than the rank's own in
+    the tick before; ``arrived``, when what it sends has arrived.
+    """
+
+    longer_from: float
+    there: float
+    arrived: float
+
+
 def _async_starts(schedule: Schedule, costs: Costs, *, transfer: float) -> dict[Action, float]:
     start: dict[Action, float] = {}
     computed: dict[Action, tuple[int, float]] = {}
@@ -161,15 +195,17 @@ def _async_starts(schedule: Schedule, costs: Costs, *, transfer: float) -> dict[
 
 def _neighbor_starts(
     schedule: Schedule, costs: Costs, *, transfer: float, transfer_ticks: int
-) -> tuple[dict[Action, float], list[tuple[float, float]]]:
-    """When actions start, and the stretches in which all ranks share ends of the pipe."""
+) -> tuple[dict[Action, float], list[tuple[float, float]], list[list[_Wait]]]:
+    """When actions start, the stretches in which all ranks share ends of the pipe, and each rank's waits."""
     num_ranks = schedule.num_ranks
     ticks = assign_ticks(schedule, transfer_ticks)
     at = {(ticks[action], rank): action for rank, action in schedule.actions()}
     shares = _shares_of_ends(ticks, costs, schedule.placement)
     start: dict[Action, float] = {}
     ends: list[tuple[float, float]] = []
+    waits: list[list[_Wait]] = [[] for _ in range(num_ranks)]
     ended = [[0.0] * num_ranks for _ in range(transfer_ticks)]
+    lasted = [[0.0] * num_ranks for _ in range(transfer_ticks)]
     for tick in range(1 + max(*ticks.values(), *shares)):
         own, others = ended[-1], ended[-transfer_ticks]
         travel = transfer if tick >= transfer_ticks else 0.0
@@ -177,16 +213,22 @@ def _neighbor_starts(
         for rank in range(num_ranks):
             neighbors = {(rank - 1) % num_ranks, (rank + 1) % num_ranks} - {rank}
             times.append(max(own[rank], *(others[neighbor] + travel for neighbor in neighbors), 0.0))
+            last = max(neighbors, key=others.__getitem__, default=rank)
+            longer = lasted[-transfer_ticks][last] - lasted[-transfer_ticks][rank]
+            there = others[last]
+            waits[rank].append(_Wait(there - max(longer, 0.0), there, there + travel))
         if tick in shares:
             together = max(times)
             ends.append((together, together + shares[tick]))
             times = [ends[-1][1]] * num_ranks
+        took = [0.0] * num_ranks
         for rank in range(num_ranks):
             if action := at.get((tick, rank)):
                 start[action] = times[rank]
-                times[rank] += cost_of(action, costs)
-        ended = [*ended[1:], times]
-    return start, ends
+                took[rank] = cost_of(action, costs)
+                times[rank] += took[rank]
+        ended, lasted = [*ended[1:], times], [*lasted[1:], took]
+    return start, ends, waits
 
 
 def _shares_of_ends(ticks: Mapping[Action, int], costs: Costs, placement: Placement) -> dict[int, float]:
@@ -209,35 +251,31 @@ def _idle_stretches(
     start: Mapping[Action, float],
     end: Mapping[Action, float],
     ends: Sequence[tuple[float, float]],
+    waits: Sequence[Sequence[_Wait]],
     transfer: float,
     makespan: float,
 ) -> Iterator[Idle]:
+    """A rank is idle first because an input of its next action is being computed, whatever it waits at."""
     placement = schedule.placement
     computed = {result(action): time for action, time in end.items()}
     for rank, order in enumerate(schedule.orders):
         free = 0.0
-        shared = deque(ends)
+        shared, own_waits = deque(ends), deque(waits[rank])
         for action in order:
-            while shared and shared[0][1] <= start[action]:
-                since, until = shared.popleft()
-                if since > free:
-                    yield Idle(rank, free, since, Cause.ENDS)
-                free = until
-            if start[action] <= free:
-                free = end[action]
-                continue
             foreign = [
                 computed[need]
                 for need in inputs(action, placement.num_stages)
                 if placement.rank(need.stage, need.pipe) != rank
             ]
             ready = max(foreign, default=0.0)
-            marks = (ready, ready + (transfer if foreign else 0.0), start[action])
-            for cause, mark in zip((Cause.DEPENDENCY, Cause.TRANSFER, Cause.NEIGHBOR), marks, strict=True):
-                until = min(mark, start[action])
-                if until > free:
-                    yield Idle(rank, free, until, cause)
-                    free = until
+            arrived = ready + (transfer if foreign else 0.0)
+            while shared and shared[0][1] <= start[action]:
+                since, until = shared.popleft()
+                rest = [*_causes_of(own_waits, until=since), (since, Cause.ENDS)]
+                yield from _idle(rank, free, since, ready=ready, arrived=arrived, rest=rest)
+                free = until
+            rest = [*_causes_of(own_waits, until=start[action]), (start[action], Cause.NEIGHBOR)]
+            yield from _idle(rank, free, start[action], ready=ready, arrived=arrived, rest=rest)
             free = end[action]
         for since, until in shared:
             if since > free:
@@ -245,3 +283,29 @@ def _idle_stretches(
             free = until
         if makespan > free:
             yield Idle(rank, free, makespan, Cause.DRAIN)
+
+
+def _idle(
+    rank: int,
+    free: float,
+    until: float,
+    *,
+    ready: float,
+    arrived: float,
+    rest: Iterable[tuple[float, Cause]],
+) -> Iterator[Idle]:
+    """The idle time from ``free`` to ``until``; ``rest`` says when each further cause ends."""
+    for mark, cause in ((ready, Cause.DEPENDENCY), (arrived, Cause.TRANSFER), *rest):
+        mark = min(mark, until)
+        if mark > free:
+            yield Idle(rank, free, mark, cause)
+            free = mark
+
+
+def _causes_of(waits: deque[_Wait], *, until: float) -> Iterator[tuple[float, Cause]]:
+    """When each part of the waits that are over by ``until`` ends, and its cause; takes them out."""
+    while waits and waits[0].arrived <= until:
+        wait = waits.popleft()
+        yield wait.longer_from, Cause.NEIGHBOR
+        yield wait.there, Cause.IMBALANCE
+        yield wait.arrived, Cause.TRANSFER

@@ -19,10 +19,12 @@ from jaxpipe.training.metrics import write_metrics
 from jaxpipe.training.params_hash import params_sha256
 from jaxpipe.training.processes import is_first
 from jaxpipe.training.progress import show_message
+from jaxpipe.training.slotted_step import SlottedStep
 from jaxpipe.training.state import TrainState, named_params
 from jaxpipe.training.step_log import REMEDY, DivergedError, StepLog, check_finite
 from jaxpipe.training.stopping.interrupt import Stop
 from jaxpipe.training.stopping.standing import Standing
+from jaxpipe.training.tick_tracing import TickTracing, run_watched
 
 
 class Start(NamedTuple):
@@ -50,9 +52,10 @@ class Loop(NamedTuple):
     eval_every, save_every: in steps; 0 leaves only those at the end (evaluations: none).
     saves_best: whether a validation loss below all before is a reason to save.
     standing: told what begins.
+    tracing: of the step whose ticks are timed, None where none is.
     """
 
-    train_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, Any]]
+    train_step: SlottedStep
     constants: Tree
     batches: Batches
     cut: Callable[[dict], Batch]
@@ -68,6 +71,7 @@ class Loop(NamedTuple):
     num_steps: int
     log: StepLog
     standing: Standing
+    tracing: TickTracing | None
 
 
 def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> bool:
@@ -80,7 +84,7 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> bool
     while at.step < loop.num_steps and not stop:
         standing.begin(f"step {at.step + 1}", is_timed=True)
         batch = loop.cut(next(loop.batches))
-        state, metrics = loop.train_step(state, batch, loop.constants)
+        state, metrics = _step(loop, at.step + 1, state, batch)
         at, loss = Start(at.step + 1, best_loss=at.best_loss), None
         # the step before is waited for, and each has the whole limit for itself
         standing.begin(f"the end of step {max(at.step - 1, start.step + 1)}", is_timed=True)
@@ -105,6 +109,13 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> bool
     _finish(loop, canonical, at.step)
     is_evaluated = at.is_evaluated or not _evaluates_after(loop, at.step)
     return at.step >= loop.num_steps and is_evaluated
+
+
+def _step(loop: Loop, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Any]:
+    if loop.tracing is None or not loop.tracing.watches(step):
+        return loop.train_step(state, batch, loop.constants)
+    loop.log.flush()
+    return run_watched(loop.tracing, step, loop.train_step, state, batch, loop.constants)
 
 
 def _evaluates_after(loop: Loop, step: int) -> bool:
@@ -137,9 +148,10 @@ def _evaluate_start(loop: Loop, state: TrainState, at: Start, stop: Stop) -> Sta
 
 
 def _finish_step(loop: Loop, step: int) -> None:
-    """Wait for the step in progress, under the limit of a step."""
+    """Wait for the step in progress, under the limit of a step; what follows may have its slots' memory."""
     loop.standing.begin(f"the end of step {step}", is_timed=True)
     loop.log.flush()
+    loop.train_step.release()
 
 
 def _evaluate(loop: Loop, state: TrainState, step: int, stop: Stop) -> float | None:

@@ -13,14 +13,20 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.config import Config, faults
 from jaxpipe.data import DOCUMENT_ARRAYS, Batches, Sources, open_sources, validation_batches
-from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
+from jaxpipe.pipeline import Batch, Tree, make_loss, make_timed_loss_and_gradients
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.plan import Plan, make_plan
+from jaxpipe.training.slotted_step import SlottedStep, compile_slotted_step
 from jaxpipe.training.state import TrainState
-from jaxpipe.training.step import batch_shapes, compile_step, make_train_step, to_microbatches
+from jaxpipe.training.step import (
+    batch_shapes,
+    compile_step,
+    make_timed_train_step,
+    to_microbatches,
+)
 
 
 class Prepared(NamedTuple):
@@ -61,25 +67,38 @@ def prepare(config: Config) -> Prepared:
     return Prepared(mesh, plan, corpus, batches, constants, evaluation)
 
 
-def compile_training(
-    config: Config, prepared: Prepared, state: TrainState
-) -> tuple[jax.stages.Compiled, float]:
+def compile_training(config: Config, prepared: Prepared, state: TrainState) -> tuple[SlottedStep, float]:
     """The compiled step, and how many seconds that took."""
-    plan, mesh = prepared.plan, prepared.mesh
-    train_step = make_train_step(
-        make_loss_and_gradients(plan.program),
-        plan.optimizer,
-        global_norm=make_global_norm(plan.program.layout, mesh),
+    began = time.perf_counter()
+    step = compile_slotted_step(
+        prepared.plan.program,
+        prepared.plan.optimizer,
+        state,
+        shapes_of(config, prepared.mesh),
+        constants=prepared.constants,
         skip_non_finite=skips(config),
     )
-    batch = shapes_of(config, mesh)
+    return step, time.perf_counter() - began
+
+
+def compile_timed_training(
+    config: Config, prepared: Prepared, state: TrainState
+) -> tuple[jax.stages.Compiled, float]:
+    """The same with marks, for the step ``run.trace_step``; it allocates its slots itself."""
+    plan = prepared.plan
+    timed_step = make_timed_train_step(
+        make_timed_loss_and_gradients(plan.program),
+        plan.optimizer,
+        global_norm=make_global_norm(plan.program.layout, prepared.mesh),
+        skip_non_finite=skips(config),
+    )
     began = time.perf_counter()
     compiled = compile_step(
-        train_step,
+        timed_step,
         state,
-        batch,
+        shapes_of(config, prepared.mesh),
         constants=prepared.constants,
-        mesh=mesh,
+        mesh=prepared.mesh,
         sharding=plan.program.layout.sharding,
     )
     return compiled, time.perf_counter() - began

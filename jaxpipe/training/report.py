@@ -15,6 +15,7 @@ from jaxpipe.pipeline import Batch, Tree, to_stage_layout
 from jaxpipe.schedules import fuse_backward, simulate, split_backward
 from jaxpipe.training.memory import StepMemory, step_memory
 from jaxpipe.training.plan import Plan
+from jaxpipe.training.slotted_step import SlottedStep
 from jaxpipe.units import format_bytes
 
 Fact = tuple[str, str]
@@ -102,15 +103,15 @@ def padding_facts(plan: Plan, batch: Batch) -> list[Fact]:
     return [] if plan.program.layout.is_even else _padding_facts(_step_memory(plan, batch))
 
 
-def compiled_facts(compiled: jax.stages.Compiled, seconds: float) -> list[Fact]:
+def compiled_facts(step: SlottedStep, seconds: float) -> list[Fact]:
     """How long it took to compile the step, and what it takes on each device, as the compiler counts it."""
     facts = [("compiled in", f"{seconds:.1f} s")]
-    memory = compiled.memory_analysis()
+    memory = step.compiled.memory_analysis()
     if memory is None:
         return facts
     text = (
-        f"{format_bytes(memory.argument_size_in_bytes)} state and batch, "
-        f"{format_bytes(memory.temp_size_in_bytes)} temporary"
+        f"{format_bytes(memory.argument_size_in_bytes - step.slot_bytes)} state and batch, "
+        f"{format_bytes(step.slot_bytes)} slots, {format_bytes(memory.temp_size_in_bytes)} temporary"
     )
     return [*facts, ("bytes per device", text)]
 

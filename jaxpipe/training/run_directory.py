@@ -10,6 +10,7 @@
                         config.yaml, what an import has left that was broken off
       samples.jsonl     a continuation of train.sample_prompt after each evaluation
       tokenizer/        the files of the tokenizer, if tokens are not bytes
+      ticks-<step>.json the ticks of run.trace_step: planning/tick_file.py
       checkpoints/      see checkpoint/
       .lock             locked while a process works here
 
@@ -61,6 +62,9 @@ class RunDirectory:
     @property
     def tokenizer(self) -> Path:
         return self.path / "tokenizer"
+
+    def ticks(self, step: int) -> Path:
+        return self.path / f"ticks-{step}.json"
 
     @property
     def checkpoints(self) -> Path:

@@ -46,8 +46,41 @@ def make_train_step(
     skip_non_finite: a step whose loss or norm is not finite leaves the state as it was (optimizer.py).
     """
 
+    update = make_update(settings, global_norm=global_norm, skip_non_finite=skip_non_finite)
+
     def train_step(state: TrainState, batch: Batch, constants: Tree) -> tuple[TrainState, StepMetrics]:
-        loss, num_tokens, gradients = loss_and_gradients(state.params, batch, constants)
+        return update(state, loss_and_gradients(state.params, batch, constants))
+
+    return train_step
+
+
+def make_timed_train_step(
+    timed_loss_and_gradients: Callable[[Tree, Batch, Tree], tuple[LossAndGradients, Array]],
+    settings: AdamW,
+    *,
+    global_norm: Callable[[Tree], GradientNorm],
+    skip_non_finite: bool,
+) -> Callable[[TrainState, Batch, Tree], tuple[TrainState, tuple[StepMetrics, Array]]]:
+    """The same, of a program with marks (pipeline/tick_clock.py), whose stamps come beside the metrics."""
+    update = make_update(settings, global_norm=global_norm, skip_non_finite=skip_non_finite)
+
+    def train_step(
+        state: TrainState, batch: Batch, constants: Tree
+    ) -> tuple[TrainState, tuple[StepMetrics, Array]]:
+        result, stamps = timed_loss_and_gradients(state.params, batch, constants)
+        state, metrics = update(state, result)
+        return state, (metrics, stamps)
+
+    return train_step
+
+
+def make_update(
+    settings: AdamW, *, global_norm: Callable[[Tree], GradientNorm], skip_non_finite: bool
+) -> Callable[[TrainState, LossAndGradients], tuple[TrainState, StepMetrics]]:
+    """What a step does with its gradients."""
+
+    def update_state(state: TrainState, result: LossAndGradients) -> tuple[TrainState, StepMetrics]:
+        loss, num_tokens, gradients = result
         update = apply_gradients(
             settings,
             state.params,
@@ -68,11 +101,11 @@ def make_train_step(
         )
         return TrainState(update.params, update.moments), metrics
 
-    return train_step
+    return update_state
 
 
 def compile_step(
-    train_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, StepMetrics]],
+    train_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, Any]],
     state: TrainState,
     batch: Batch,
     *,

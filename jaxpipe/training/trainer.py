@@ -17,6 +17,8 @@ from jax.sharding import Mesh
 from jaxpipe.checkpoint.checkpoints import Checkpoints, open_checkpoints
 from jaxpipe.config import Config, DistributedConfig, flatten, to_yaml
 from jaxpipe.errors import NotFiniteError
+from jaxpipe.planning.tick_file import TickTrace, to_text
+from jaxpipe.training.atomic_write import write_text_atomically
 from jaxpipe.training.curves import Curves, no_curves, open_curves
 from jaxpipe.training.determinism import make_deterministic
 from jaxpipe.training.generation.samples import compile_sampler
@@ -28,6 +30,7 @@ from jaxpipe.training.plan import Plan, make_plan, utilization_of
 from jaxpipe.training.preparation import (
     Prepared,
     compile_evaluation,
+    compile_timed_training,
     compile_training,
     cut_for,
     mesh_of,
@@ -36,7 +39,7 @@ from jaxpipe.training.preparation import (
     skips,
 )
 from jaxpipe.training.processes import is_first, joined, same_in_all, wait_for_all
-from jaxpipe.training.progress import make_console, open_progress, show_facts
+from jaxpipe.training.progress import make_console, open_progress, show_facts, show_message
 from jaxpipe.training.report import compiled_facts, layout_facts, memory_facts, padding_facts, text_facts
 from jaxpipe.training.resume import Found, checkpoint_info, read_checkpoint, refuse_lost, set_aside_damaged
 from jaxpipe.training.run_directory import RunDirectory, claim_run_directory, run_directory, write_config
@@ -54,6 +57,7 @@ from jaxpipe.training.stopping.interrupt import Stop, StopRequest, stop_on_signa
 from jaxpipe.training.stopping.leaving import tell
 from jaxpipe.training.stopping.shared_stop import SharedStop, make_highest
 from jaxpipe.training.stopping.standing import Standing
+from jaxpipe.training.tick_tracing import TickTracing, describer
 
 
 def train(config: Config, *, dry_run: bool = False) -> int:
@@ -174,6 +178,7 @@ def _train(
                 log=log,
                 samples=samples,
                 standing=standing,
+                tracing=_make_tracing(config, prepared, directory, state, start, log),
             )
             checkpoints.compile_for(like)
             # else the first step would have to wait for those that compile longer
@@ -207,6 +212,7 @@ def _make_loop(
     log: StepLog,
     samples: TextIO,
     standing: Standing,
+    tracing: TickTracing | None,
 ) -> Loop:
     """Compile what the loop runs itself, so that no step, evaluation or save has to."""
     mesh, layout = prepared.mesh, prepared.plan.program.layout
@@ -235,7 +241,33 @@ def _make_loop(
         num_steps=config.train.num_steps,
         log=log,
         standing=standing,
+        tracing=tracing,
     )
+
+
+def _make_tracing(
+    config: Config,
+    prepared: Prepared,
+    directory: RunDirectory,
+    state: TrainState,
+    start: Start,
+    log: StepLog,
+) -> TickTracing | None:
+    """What times the ticks of ``run.trace_step``, if that is still to come."""
+    step = config.run.trace_step
+    if step is None or step <= start.step:
+        return None
+    path = directory.ticks(step)
+
+    def keep(trace: TickTrace) -> None:
+        if is_first():
+            write_text_atomically(path, to_text(trace))
+            show_message(log.line, f"step {step}: its ticks are in {path}; jaxpipe explain {directory.path}")
+
+    timed_step, seconds = compile_timed_training(config, prepared, state)
+    show_facts(log.line.console, "compiled step with marks", [("with marks", f"compiled in {seconds:.1f} s")])
+    describe = describer(config, prepared.plan, prepared.mesh, step=step)
+    return TickTracing(step, timed_step, describe, keep)
 
 
 def _curves(

@@ -156,7 +156,7 @@ def test_costs_may_be_given_for_each_stage(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_ends_of_the_pipe_may_cost_something(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SHOW, "1f1b", *SIZES, "--sync", "neighbor", "--cost", "head=2"]) == 0
+    assert main([*SHOW, "1f1b", *SIZES, "--sync", "neighbor", "--cost", "head=2", "--cost", "F=2"]) == 0
     text = capsys.readouterr().out
     assert "= embedding and head, all ranks together" in text
     assert "- ends" in text

@@ -105,7 +105,7 @@ def test_a_tick_waits_for_the_neighbors_tick_before() -> None:
         transfer_ticks: [
             (idle.start, idle.end)
             for idle in simulate(schedule, costs=costs, sync="neighbor", transfer_ticks=transfer_ticks).idle
-            if idle.rank == 0 and idle.cause is Cause.NEIGHBOR
+            if idle.rank == 0 and idle.cause in (Cause.NEIGHBOR, Cause.IMBALANCE)
         ]
         for transfer_ticks in (1, 2)
     }
@@ -113,6 +113,16 @@ def test_a_tick_waits_for_the_neighbors_tick_before() -> None:
     # rank 1's first action runs in tick 2 and rank 0's forwards are over by then.
     assert waits[1][0] == (2.0, 6.0)
     assert all(start >= 3.0 for start, _ in waits[2])
+
+
+def test_what_a_neighbors_action_takes_longer_is_imbalance_and_that_it_began_later_is_not() -> None:
+    # In one tick rank 1 runs 1W0, from 15 to 16, and rank 2 runs 2F2, which takes 3 and begins at 17, since
+    # rank 3 has run 3F1 until then. Of the wait for the end of 2F2, at 20, 2 are what it takes longer.
+    schedule = split_backward(build("1f1b", num_ranks=4, num_microbatches=4))
+    simulation = simulate(schedule, costs=Costs(F=3.0), sync="neighbor")
+    waits = [(idle.start, idle.end, idle.cause) for idle in simulation.idle if idle.rank == 1]
+    assert (16.0, 18.0, Cause.NEIGHBOR) in waits
+    assert (18.0, 20.0, Cause.IMBALANCE) in waits
 
 
 @pytest.mark.parametrize("sync", ["async", "neighbor"])
@@ -179,7 +189,7 @@ def test_all_ranks_share_the_ends_of_the_lowered_program() -> None:
     assert simulation.makespan == 15.875
     assert simulation.work == (9.625, 11.375)
     assert [(idle.rank, idle.start, idle.end, idle.cause) for idle in simulation.idle] == [
-        (0, 1.0625, 3.0625, Cause.ENDS),
+        (0, 1.0625, 3.0625, Cause.DEPENDENCY),
         (0, 8.0625, 12.3125, Cause.DEPENDENCY),
         (1, 0.0625, 1.0625, Cause.DEPENDENCY),
         (1, 12.3125, 15.8125, Cause.ENDS),

@@ -16,13 +16,13 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxpipe.lowering import lower
 from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
-from jaxpipe.pipeline import Layout, Program, Settings, make_loss_and_gradients
+from jaxpipe.pipeline import Layout, Program, Settings
 from jaxpipe.schedules import GENERATORS, build
-from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.optimizer import AdamW
 from jaxpipe.training.params_hash import params_sha256
+from jaxpipe.training.slotted_step import compile_slotted_step
 from jaxpipe.training.state import init_state, make_to_canonical, named_params
-from jaxpipe.training.step import compile_step, make_train_step, to_microbatches
+from jaxpipe.training.step import to_microbatches
 
 NUM_STEPS, NUM_MICROBATCHES, NUM_LAYERS, SEQUENCE = 5, 8, 8, 16
 
@@ -98,21 +98,10 @@ def run_steps(program: Program, config: LlamaConfig, options: dict | None) -> Tr
         to_microbatches(step[:, :-1], step[:, 1:], num_microbatches=NUM_MICROBATCHES, mesh=mesh)
         for step in text
     ]
-    train_step = make_train_step(
-        make_loss_and_gradients(program), SETTINGS, global_norm=make_global_norm(layout, mesh)
-    )
-    compiled = compile_step(
-        train_step,
-        state,
-        batches[0],
-        constants=constants,
-        mesh=mesh,
-        sharding=layout.sharding,
-        options=options,
-    )
+    step = compile_slotted_step(program, SETTINGS, state, batches[0], constants=constants, options=options)
     norms = []
     for batch in batches:
-        state, metrics = compiled(state, batch, constants)
+        state, metrics = step(state, batch, constants)
         norms.append(float(metrics.grad_norm))
     canonical = make_to_canonical(state, layout=layout, mesh=mesh)(state)
     return Trained(params_sha256(named_params(jax.device_get(canonical["params"]))), norms)

@@ -1,0 +1,77 @@
+"""The training step as a run does it: the slots of its schedule stay allocated from step to step.
+
+Filled anew in each step they would cost time, on CPU above all (docs/performance.md). Between steps they are
+idle, so whoever wants the memory for something else, an evaluation or a save, takes them away.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxpipe.pipeline import Batch, Program, Tree, make_empty_slots, make_loss_and_gradients_in_slots
+from jaxpipe.pipeline.buffers import Slots
+from jaxpipe.training.grad_norm import make_global_norm
+from jaxpipe.training.optimizer import AdamW
+from jaxpipe.training.state import TrainState, state_shardings
+from jaxpipe.training.step import StepMetrics, make_update
+
+
+class SlottedStep:
+    """``(state, batch, constants) -> (state, metrics)``, compiled; it takes over the memory of the state."""
+
+    def __init__(
+        self, compiled: jax.stages.Compiled, make_slots: Callable[[], Slots], slot_bytes: int
+    ) -> None:
+        self.compiled = compiled
+        self.slot_bytes = slot_bytes
+        """Of the slots of one device."""
+        self._make_slots = make_slots
+        self._slots: Slots | None = None
+
+    def __call__(self, state: TrainState, batch: Batch, constants: Tree) -> tuple[TrainState, StepMetrics]:
+        slots = self._make_slots() if self._slots is None else self._slots
+        self._slots = None  # donated, so they are gone even if the step fails
+        state, metrics, self._slots = self.compiled(state, batch, constants, slots)
+        return state, metrics
+
+    def release(self) -> None:
+        """Give the memory of the slots back; the next step allocates them again."""
+        self._slots = None
+
+
+def compile_slotted_step(
+    program: Program,
+    settings: AdamW,
+    state: TrainState,
+    batch: Batch,
+    *,
+    constants: Tree,
+    skip_non_finite: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> SlottedStep:
+    """Of arguments of these shapes and shardings; options: XLA's, if not the usual ones."""
+    mesh, layout = program.mesh, program.layout
+    loss_and_gradients = make_loss_and_gradients_in_slots(program)
+    update = make_update(
+        settings, global_norm=make_global_norm(layout, mesh), skip_non_finite=skip_non_finite
+    )
+
+    def train_step(
+        state: TrainState, batch: Batch, constants: Tree, slots: Slots
+    ) -> tuple[TrainState, StepMetrics, Slots]:
+        result, slots = loss_and_gradients(state.params, batch, constants, slots)
+        return *update(state, result), slots
+
+    make_slots = make_empty_slots(program, state.params, batch, constants)
+    shapes = jax.eval_shape(make_slots)
+    shardings = (
+        state_shardings(state, mesh, layout.sharding),
+        NamedSharding(mesh, PartitionSpec()),
+        jax.tree.map(lambda leaf: leaf.sharding, shapes),
+    )
+    jitted = jax.jit(train_step, donate_argnums=(0, 3), out_shardings=shardings)
+    compiled = jitted.lower(state, batch, constants, shapes).compile(dict(options) if options else None)
+    slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) // mesh.size
+    return SlottedStep(compiled, make_slots, slot_bytes)
