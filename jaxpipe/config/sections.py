@@ -76,6 +76,9 @@ class PipelineConfig:
     not inside the backward; a schedule without R gets them."""
     layers_per_stage: tuple[int, ...] | None = None
     """Layers of each stage, first stage first; null: as even as can be."""
+    program: Literal["scan", "segments"] = "scan"
+    """scan: one program for all ticks; segments: ticks of warm-up, steady state and drain with only what each
+    needs: ranks wait less for each other, and compiling takes longer."""
     remat: Literal["full", "selective", "none"] = "full"
     """What backward computes again: full: the layer; selective: attention, norms, SwiGLU; none: nothing."""
 

@@ -11,9 +11,11 @@ Also proved: each rank runs its actions in the schedule's order, hence sums its 
 order, and every microbatch counts once in every stage, in the head and in the embedding.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
+from jaxpipe.lowering.segments import Segment, TickUse, whole
 from jaxpipe.lowering.table import (
     BACKWARD,
     BACKWARD_WEIGHT,
@@ -86,8 +88,10 @@ class _Machine:
     embedding: list[list[int]]
 
 
-def replay(table: TickTable, schedule: Schedule) -> None:
+def replay(table: TickTable, schedule: Schedule, segments: Sequence[Segment] | None = None) -> None:
     """Prove that ``table`` computes ``schedule``, with its backward split or fused.
+
+    segments: run its rows as these do, which have no code for what they do not use.
 
     Raises ``AssertionError`` naming tick, rank, slot, the value expected and the one found.
     """
@@ -104,21 +108,37 @@ def replay(table: TickTable, schedule: Schedule) -> None:
         head=[[] for _ in range(num_pipes)],
         embedding=[[] for _ in range(num_pipes)],
     )
-    for tick in range(table.num_ticks):
-        _run_ends(machine, tick)
-        outputs = [_run_action(machine, tick, rank=rank) for rank in range(num_ranks)]
-        _deliver(machine, tick, outputs=outputs)
+    for tick, use in enumerate(_uses(table, whole(table) if segments is None else segments)):
+        _run_ends(machine, tick, use)
+        outputs = [_run_action(machine, tick, use, rank=rank) for rank in range(num_ranks)]
+        _deliver(machine, tick, use, outputs=outputs)
         machine.outputs = outputs
     _check_all_was_read(machine)
     _check_orders(machine, schedule)
 
 
-def _run_ends(machine: _Machine, tick: int) -> None:
+def _uses(table: TickTable, segments: Sequence[Segment]) -> list[TickUse]:
+    """What each row may use; the segments must follow each other, and hold whole periods."""
+    uses: list[TickUse] = []
+    for segment in segments:
+        num_rows = segment.stop - segment.start
+        if segment.start != len(uses) or num_rows <= 0 or num_rows % segment.period:
+            _fail(f"segment {segment.start} to {segment.stop}", "does not follow the one before it")
+        uses += segment.uses * (num_rows // segment.period)
+    if len(uses) != table.num_ticks:
+        _fail("all segments", f"have {len(uses)} rows of {table.num_ticks}")
+    return uses
+
+
+def _run_ends(machine: _Machine, tick: int, use: TickUse) -> None:
     placement, ends = machine.table.placement, machine.table.ends
     last = placement.num_stages - 1
     for pipe in range(placement.num_pipes):
         first_rank, last_rank = placement.rank(0, pipe), placement.rank(last, pipe)
         gradient = embedded = None
+        for name in ("unembed", "head", "embed"):
+            if getattr(ends, name)[tick, pipe] != NONE and pipe not in getattr(use, name):
+                _fail(f"tick {tick}, pipe {pipe}, {name}", "its segment does not do it")
         if (microbatch := int(ends.unembed[tick, pipe])) != NONE:
             expected = Value("dy", pipe, -1, microbatch)
             _expect(machine.outputs[first_rank], expected, at=f"tick {tick}, rank {first_rank}, unembed")
@@ -138,7 +158,7 @@ def _run_ends(machine: _Machine, tick: int) -> None:
         _write(machine.inbox[first_rank], ends.embed_slot[tick, pipe], value=embedded, at=at)
 
 
-def _run_action(machine: _Machine, tick: int, *, rank: int) -> Value | None:
+def _run_action(machine: _Machine, tick: int, use: TickUse, *, rank: int) -> Value | None:
     """Run one rank's action; what it computes for another stage, if anything."""
     columns, placement = machine.table.ranks, machine.table.placement
     kind, pipe, chunk, microbatch = (int(column[tick, rank]) for column in columns[:4])
@@ -149,6 +169,8 @@ def _run_action(machine: _Machine, tick: int, *, rank: int) -> Value | None:
         or chunk not in range(placement.num_chunks)
     ):
         _fail(at, f"kind {kind}, pipe {pipe}, chunk {chunk} do not exist")
+    if kind not in use.kinds:
+        _fail(at, f"its segment has no action of kind {kind}")
     if kind == IDLE and (pipe, chunk, microbatch) != (0, 0, 0):
         _fail(at, f"idle, but pipe {pipe}, chunk {chunk}, microbatch {microbatch} are not all 0")
     stage = placement.stage(rank, chunk, pipe)
@@ -182,15 +204,16 @@ def _run_action(machine: _Machine, tick: int, *, rank: int) -> Value | None:
     )
 
 
-def _deliver(machine: _Machine, tick: int, *, outputs: Slots) -> None:
-    """Each rank hears both neighbours, and itself without a detour."""
-    num_ranks = machine.table.placement.num_ranks
+def _deliver(machine: _Machine, tick: int, use: TickUse, *, outputs: Slots) -> None:
+    """Each rank hears those neighbours whose hop there is, and itself without a detour."""
     leaving = outputs if machine.table.transfer_ticks == 1 else machine.outputs
+    from_below = {receiver: leaving[sender] for sender, receiver in use.up}
+    from_above = {receiver: leaving[sender] for sender, receiver in use.down}
     for rank, inbox in enumerate(machine.inbox):
         for column, arriving in (
-            ("from_below", leaving[rank - 1]),
-            ("from_above", leaving[(rank + 1) % num_ranks]),
-            ("from_self", outputs[rank]),
+            ("from_below", from_below.get(rank)),
+            ("from_above", from_above.get(rank)),
+            ("from_self", outputs[rank] if use.to_self else None),
         ):
             slot = getattr(machine.table.ranks, column)[tick, rank]
             _write(inbox, slot, value=arriving, at=f"tick {tick}, rank {rank}, {column}")

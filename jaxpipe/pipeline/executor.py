@@ -1,4 +1,4 @@
-"""One SPMD program for every schedule: a scan over the rows of a tick table.
+"""One SPMD program for every schedule: a scan over the rows of a tick table, or one for each of its segments.
 
 Each device of the mesh runs the same program; its rank's columns of the table say what it does (tick.py).
 With two pipes it works on the stages of both; the second pipe's weights are made for the step (pipes.py).
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int32
 
+from jaxpipe.lowering.segments import Segment, TickUse
 from jaxpipe.lowering.table import EndColumns, RankColumns
 from jaxpipe.pipeline.buffers import SLOTS, Buffers, Slots, allocate, fill_of
 from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Batch, LossAndGradients, Tree
@@ -29,7 +30,7 @@ from jaxpipe.pipeline.pipes import add_ends, add_pipes, copy_to_pipes
 from jaxpipe.pipeline.program import Program
 from jaxpipe.pipeline.sharding import gather_weights, scatter_gradients, stage_specs
 from jaxpipe.pipeline.split_vjp import split_layer
-from jaxpipe.pipeline.tick import run_tick
+from jaxpipe.pipeline.tick import run_plain_tick
 from jaxpipe.pipeline.tick_clock import mark_start, of_all_ranks, run_timed_tick, with_starts
 
 
@@ -210,17 +211,40 @@ def _run_ticks(
     # a rank's own columns have lost their dimension of ranks
     rows = _Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
 
-    def tick(buffers: Buffers, row: _Columns) -> tuple[Buffers, Any]:
-        parts = {"loops": loops, "ends": ends, "rank": row.ranks, "both_ends": row.ends}
-        if timed:
-            return run_timed_tick(program, buffers, **parts)
-        return run_tick(program, buffers, **parts), None
+    def tick(buffers: Buffers, row: _Columns, use: TickUse) -> tuple[Buffers, Any]:
+        run = run_timed_tick if timed else run_plain_tick
+        return run(program, buffers, loops=loops, ends=ends, use=use, rank=row.ranks, both_ends=row.ends)
 
-    if not timed:
-        return jax.lax.scan(tick, buffers, rows)
-    rows, began = mark_start(buffers, rows)
-    buffers, stamps = jax.lax.scan(tick, buffers, rows)
-    return buffers, with_starts(began, stamps)
+    began = None
+    if timed:
+        rows, began = mark_start(buffers, rows)
+    stamps = []
+    for segment in program.segments:
+        own = jax.tree.map(lambda column, s=segment: column[s.start : s.stop], rows)
+        buffers, stamped = _run_segment(segment, tick, buffers, own)
+        stamps.append(stamped)
+    return buffers, None if began is None else with_starts(began, jnp.concatenate(stamps))
+
+
+def _run_segment(
+    segment: Segment, tick: Callable[..., tuple[Buffers, Any]], buffers: Buffers, rows: _Columns
+) -> tuple[Buffers, Any]:
+    """The ticks of a segment: a scan over its periods, or the ticks themselves if there is only one."""
+
+    def run_period(buffers: Buffers, rows: _Columns) -> tuple[Buffers, Any]:
+        results = []
+        for number, use in enumerate(segment.uses):
+            buffers, result = tick(buffers, jax.tree.map(lambda column, n=number: column[n], rows), use)
+            results.append(result)
+        return buffers, jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+
+    if segment.stop - segment.start == segment.period:
+        return run_period(buffers, rows)
+    if segment.period == 1:
+        return jax.lax.scan(lambda buffers, row: tick(buffers, row, segment.uses[0]), buffers, rows)
+    periods = jax.tree.map(lambda column: column.reshape(-1, segment.period, *column.shape[1:]), rows)
+    buffers, results = jax.lax.scan(run_period, buffers, periods)
+    return buffers, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
 
 def _prepare(

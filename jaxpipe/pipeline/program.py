@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxpipe.lowering.segments import Segment, specialised, whole
 from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, TickTable
 from jaxpipe.pipeline.contract import StageContract
 from jaxpipe.pipeline.layout import Layout
@@ -18,12 +19,14 @@ class Settings(NamedTuple):
     compute_dtype: of weights and messages inside the step; accumulators are fp32 whatever it is.
     head_tokens: the head runs over this many tokens at a time, or fewer: it bounds the logits.
     fill: what buffers hold before anything is written to them; tests fill them with NaN.
+    specialised: a program for each segment of the table (lowering/segments.py), not one for all rows.
     """
 
     remat: Remat = "full"
     compute_dtype: jnp.dtype = jnp.float32
     head_tokens: int = 4096
     fill: float = 0.0
+    specialised: bool = False
 
 
 class Program(NamedTuple):
@@ -34,6 +37,11 @@ class Program(NamedTuple):
     layout: Layout
     mesh: Mesh
     settings: Settings = Settings()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The parts of the table that are programs of their own."""
+        return specialised(self.table) if self.settings.specialised else whole(self.table)
 
     @property
     def kinds(self) -> frozenset[int]:

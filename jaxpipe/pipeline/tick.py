@@ -6,12 +6,13 @@ register; it goes both ways, and the receiver's table says whether to keep it.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
+from jaxpipe.lowering.segments import Hops, TickUse
 from jaxpipe.lowering.table import (
     BACKWARD,
     BACKWARD_WEIGHT,
@@ -20,7 +21,6 @@ from jaxpipe.lowering.table import (
     WEIGHT,
     EndColumns,
     RankColumns,
-    TickTable,
 )
 from jaxpipe.pipeline.buffers import Buffers
 from jaxpipe.pipeline.ends import Ends, run_embed, run_head, run_head_loss, run_unembed
@@ -45,41 +45,57 @@ def unmarked(buffers: Buffers, rank: RankColumns) -> tuple[Buffers, RankColumns]
     return buffers, rank
 
 
+def run_plain_tick(*arguments: Any, **named: Any) -> tuple[Buffers, None]:
+    """``run_tick``, for a scan."""
+    return run_tick(*arguments, **named), None
+
+
 def run_tick(
     program: Program,
     buffers: Buffers,
     *,
     loops: StageLoops,
     ends: Ends,
+    use: TickUse,
     rank: RankColumns,
     both_ends: EndColumns,
     mark: Mark = unmarked,
 ) -> Buffers:
-    """The buffers after a tick; ``rank`` and ``both_ends`` are its row of the table, as scalars."""
-    buffers, rank = mark(_meet_ends(program, ends, buffers, both_ends), rank)
-    buffers, rank = mark(_act(program, loops, buffers, rank), rank)
-    return mark(_exchange(program, buffers, rank), rank)[0]
+    """The buffers after a tick; ``rank`` and ``both_ends`` are its row of the table, as scalars.
+
+    use: what the row may use; there is no code for anything else.
+    """
+    buffers, rank = mark(_meet_ends(program, ends, buffers, both_ends, use), rank)
+    buffers, rank = mark(_act(program, loops, buffers, rank, use), rank)
+    return mark(_exchange(program, buffers, rank, use), rank)[0]
 
 
-def _meet_ends(program: Program, ends: Ends, buffers: Buffers, row: EndColumns[Array]) -> Buffers:
+def _meet_ends(
+    program: Program, ends: Ends, buffers: Buffers, row: EndColumns[Array], use: TickUse
+) -> Buffers:
     """The part of a tick that all ranks do together; every trip count is the same on all of them."""
     placement = program.layout.placement
     for pipe in range(placement.num_pipes):
         first, last = placement.rank(0, pipe), placement.rank(placement.num_stages - 1, pipe)
-        if program.has_backward:
+        if pipe in use.unembed:
             with jax.named_scope("unembed"):
                 buffers = run_unembed(ends, buffers, row.unembed[pipe], pipe=pipe, rank=first)
+        if pipe in use.head:
+            microbatch, slot = row.head[pipe], row.head_slot[pipe]
             with jax.named_scope("head"):
-                buffers = run_head(ends, buffers, row.head[pipe], row.head_slot[pipe], pipe=pipe, rank=last)
-        else:
-            with jax.named_scope("head"):
-                buffers = run_head_loss(ends, buffers, row.head[pipe], pipe=pipe, rank=last)
-        with jax.named_scope("embed"):
-            buffers = run_embed(ends, buffers, row.embed[pipe], row.embed_slot[pipe], rank=first)
+                if program.has_backward:
+                    buffers = run_head(ends, buffers, microbatch, slot, pipe=pipe, rank=last)
+                else:
+                    buffers = run_head_loss(ends, buffers, microbatch, pipe=pipe, rank=last)
+        if pipe in use.embed:
+            with jax.named_scope("embed"):
+                buffers = run_embed(ends, buffers, row.embed[pipe], row.embed_slot[pipe], rank=first)
     return buffers
 
 
-def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns[Array]) -> Buffers:
+def _act(
+    program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns[Array], use: TickUse
+) -> Buffers:
     """At most one action; its result, or whatever the trash slot held, is the new message."""
     chunk = row.pipe * program.layout.placement.num_chunks + row.chunk
     work = Work(chunk, row.microbatch, row.residual_slot, row.input_slot, row.weight_slot, row.recompute_slot)
@@ -87,22 +103,23 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
     residuals, linear_inputs = buffers.residuals, buffers.linear_inputs
     weight_inputs, layers = buffers.weight_inputs, dict(buffers.layer_gradients)
     layer_inputs = buffers.layer_inputs
-    if FORWARD in program.kinds:
-        acts = row.kind == FORWARD
+    if FORWARD in use.kinds:
         with jax.named_scope("F"):
-            if layer_inputs is None:
-                message, residuals, linear_inputs = run_forward(
-                    loops, acts, work, message, residuals, linear_inputs
+            if layer_inputs is not None:
+                message, layer_inputs = run_forward_for_recompute(
+                    loops, row.kind == FORWARD, work, message, layer_inputs
                 )
             else:
-                message, layer_inputs = run_forward_for_recompute(loops, acts, work, message, layer_inputs)
-    if RECOMPUTE in program.kinds:
+                message, residuals, linear_inputs = run_forward(
+                    loops, row.kind == FORWARD, work, message, residuals, linear_inputs
+                )
+    if RECOMPUTE in use.kinds:
         assert layer_inputs is not None
         with jax.named_scope("R"):
             residuals, linear_inputs = run_recompute(
                 loops, row.kind == RECOMPUTE, work, layer_inputs, residuals, linear_inputs
             )
-    if BACKWARD in program.kinds:
+    if BACKWARD in use.kinds:
         with jax.named_scope("B"):
             message, weight_inputs, layers["small"] = run_backward(
                 loops,
@@ -114,12 +131,12 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
                 weight_inputs,
                 layers["small"],
             )
-    if WEIGHT in program.kinds:
+    if WEIGHT in use.kinds:
         with jax.named_scope("W"):
             layers["kernels"] = run_weight(
                 loops, row.kind == WEIGHT, work, linear_inputs, weight_inputs, layers["kernels"]
             )
-    if BACKWARD_WEIGHT in program.kinds:
+    if BACKWARD_WEIGHT in use.kinds:
         with jax.named_scope("BW"):
             message, layers = run_backward_weight(
                 loops, row.kind == BACKWARD_WEIGHT, work, message, residuals, linear_inputs, layers
@@ -134,11 +151,13 @@ def _act(program: Program, loops: StageLoops, buffers: Buffers, row: RankColumns
     )
 
 
-def _exchange(program: Program, buffers: Buffers, row: RankColumns[Array]) -> Buffers:
-    """The message goes one hop both ways; the table says which inbox slot keeps what arrives."""
-    table, inbox = program.table, buffers.inbox
-    leaving = buffers.message if table.transfer_ticks == 1 else buffers.travelling
-    num_ranks = table.placement.num_ranks
+def _exchange(program: Program, buffers: Buffers, row: RankColumns[Array], use: TickUse) -> Buffers:
+    """The message goes one hop both ways; the table says which inbox slot keeps what arrives.
+
+    Where no rank sends both ways, and none hears both neighbours, both hops are one.
+    """
+    inbox = buffers.inbox
+    leaving = buffers.message if program.table.transfer_ticks == 1 else buffers.travelling
 
     def keep(inbox: Array, arrived: Array, slot: Array) -> Array:
         if buffers.travelling is not None:
@@ -147,21 +166,20 @@ def _exchange(program: Program, buffers: Buffers, row: RankColumns[Array]) -> Bu
             arrived = jnp.where(slot < 0, buffers.message, arrived)
         return jax.lax.dynamic_update_index_in_dim(inbox, arrived, slot, axis=0)
 
-    for slots, hop, column in (
-        (row.from_below, 1, table.ranks.from_below),
-        (row.from_above, -1, table.ranks.from_above),
-    ):
-        pairs = [
-            ((rank - hop) % num_ranks, rank) for rank in range(num_ranks) if _is_used(table, column, rank)
-        ]
+    hops = [("up", use.up, row.from_below), ("down", use.down, row.from_above)]
+    if use.up and use.down and _are_apart(use.up, use.down):
+        # of the two slots one is the trash, whose number is the highest
+        hops = [("up and down", use.up + use.down, jnp.minimum(row.from_below, row.from_above))]
+    for name, pairs, slots in hops:
         if pairs:
-            with jax.named_scope("up" if hop == 1 else "down"):
+            with jax.named_scope(name):
                 inbox = keep(inbox, jax.lax.ppermute(leaving, "pp", pairs), slots)
-    if any(_is_used(table, table.ranks.from_self, rank) for rank in range(num_ranks)):
+    if use.to_self:
         inbox = keep(inbox, buffers.message, row.from_self)
     travelling = None if buffers.travelling is None else buffers.message
     return buffers._replace(inbox=inbox, travelling=travelling)
 
 
-def _is_used(table: TickTable, column: np.ndarray, rank: int) -> bool:
-    return bool(np.any(column[:, rank] != table.num_inbox_slots))
+def _are_apart(up: Hops, down: Hops) -> bool:
+    """Whether no rank is twice among the senders, or the receivers."""
+    return all({pair[end] for pair in up}.isdisjoint({pair[end] for pair in down}) for end in (0, 1))

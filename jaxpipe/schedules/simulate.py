@@ -5,7 +5,8 @@ Two models of how ranks wait for each other:
 async     every message its own: an action starts when its rank is free and its inputs have arrived
 neighbor  the lowered program: what a rank does in tick t starts when its own tick t-1 and its ring
           neighbours' tick t-``transfer_ticks`` have ended, since messages travel at every tick;
-          a tick without action takes no time
+          a tick without action takes no time; with ``specialised``, as in the lowered program of segments
+          (lowering/segments.py), it waits only for those neighbours with whom it exchanges a message then
 
 In the first, each end of a pipe lies on the rank of its stage: the head is part of the last F, the embedding
 of the first F and B. In the second all ranks share an end, a p-th each, and wait for each other before it:
@@ -26,6 +27,7 @@ from jaxpipe.schedules.actions import Action, Kind
 from jaxpipe.schedules.activations import peak_held
 from jaxpipe.schedules.costs import MOST, UNIT_COSTS, Costs, cost_of, find_cost_faults, with_ends
 from jaxpipe.schedules.dependencies import inputs, ready_order, result
+from jaxpipe.schedules.messages import sent_by
 from jaxpipe.schedules.placement import Placement
 from jaxpipe.schedules.schedule import Schedule
 from jaxpipe.schedules.ticks import assign_ticks
@@ -108,11 +110,12 @@ def simulate(
     transfer: float = 0.0,
     sync: str = "async",
     transfer_ticks: int = 1,
+    specialised: bool = False,
 ) -> Simulation:
     """Time a schedule as it is; ``split_backward`` or ``fuse_backward`` it first to see what ``lower`` gives.
 
-    ``transfer`` is the seconds that a message takes to another rank; ``transfer_ticks`` is for
-    ``sync="neighbor"`` alone. ``ValueError`` lists all that is wrong; ``DeadlockError`` if ranks wait
+    ``transfer`` is the seconds that a message takes to another rank; ``transfer_ticks`` and ``specialised``
+    are for ``sync="neighbor"`` alone. ``ValueError`` lists all that is wrong; ``DeadlockError`` if ranks wait
     for each other for ever.
     """
     faults = find_cost_faults(costs, schedule.placement.num_stages)
@@ -123,7 +126,7 @@ def simulate(
     waits: list[list[_Wait]] = [[] for _ in schedule.orders]
     if sync == "neighbor":
         start, ends, waits = _neighbor_starts(
-            schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks
+            schedule, costs, transfer=transfer, transfer_ticks=transfer_ticks, specialised=specialised
         )
     else:
         if costs.head or costs.embedding:
@@ -194,12 +197,13 @@ def _async_starts(schedule: Schedule, costs: Costs, *, transfer: float) -> dict[
 
 
 def _neighbor_starts(
-    schedule: Schedule, costs: Costs, *, transfer: float, transfer_ticks: int
+    schedule: Schedule, costs: Costs, *, transfer: float, transfer_ticks: int, specialised: bool
 ) -> tuple[dict[Action, float], list[tuple[float, float]], list[list[_Wait]]]:
     """When actions start, the stretches in which all ranks share ends of the pipe, and each rank's waits."""
     num_ranks = schedule.num_ranks
     ticks = assign_ticks(schedule, transfer_ticks)
     at = {(ticks[action], rank): action for rank, action in schedule.actions()}
+    partners = _partners(schedule, ticks) if specialised else None
     shares = _shares_of_ends(ticks, costs, schedule.placement)
     start: dict[Action, float] = {}
     ends: list[tuple[float, float]] = []
@@ -212,6 +216,8 @@ def _neighbor_starts(
         times = []
         for rank in range(num_ranks):
             neighbors = {(rank - 1) % num_ranks, (rank + 1) % num_ranks} - {rank}
+            if partners is not None:
+                neighbors = partners[tick - transfer_ticks, rank]
             times.append(max(own[rank], *(others[neighbor] + travel for neighbor in neighbors), 0.0))
             last = max(neighbors, key=others.__getitem__, default=rank)
             longer = lasted[-transfer_ticks][last] - lasted[-transfer_ticks][rank]
@@ -229,6 +235,16 @@ def _neighbor_starts(
                 times[rank] += took[rank]
         ended, lasted = [*ended[1:], times], [*lasted[1:], took]
     return start, ends, waits
+
+
+def _partners(schedule: Schedule, ticks: Mapping[Action, int]) -> dict[tuple[int, int], set[int]]:
+    """With whom a rank exchanges what was computed in a tick: ``[tick, rank]``; both wait for each other."""
+    partners: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for rank, action in schedule.actions():
+        if message := sent_by(action, rank, schedule.placement):
+            partners[ticks[action], rank].add(message.receiver)
+            partners[ticks[action], message.receiver].add(rank)
+    return partners
 
 
 def _shares_of_ends(ticks: Mapping[Action, int], costs: Costs, placement: Placement) -> dict[int, float]:

@@ -94,6 +94,8 @@ def step_memory(
 
     widens: whether the compiler makes fp32 of bf16; as it does on the program's devices, if left out.
     """
+    # a table's segments hold what the scan over all its rows does
+    program = program._replace(settings=program.settings._replace(specialised=False))
     if widens is None:
         widens = program.mesh.devices.flat[0].platform == "cpu"
     buffers = buffer_shapes(program, params, batch, constants)

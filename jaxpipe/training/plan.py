@@ -50,16 +50,20 @@ def make_plan(config: Config, mesh: Mesh) -> Plan:
         splits=contract.splits,
     )
 
-    def program(table: TickTable) -> Program:
+    def program(table: TickTable, settings: Settings) -> Program:
         layout = Layout(table.placement, layers, model.vocab_size, sharding)
         return Program(contract, table, layout, mesh, settings)
 
     transfer_ticks = pipeline.transfer_ticks
     return Plan(
         schedule=schedule,
-        program=program(lower(schedule, transfer_ticks=transfer_ticks, fuse_backward=pipeline.fuse_backward)),
+        program=program(
+            lower(schedule, transfer_ticks=transfer_ticks, fuse_backward=pipeline.fuse_backward),
+            settings._replace(specialised=pipeline.program == "segments"),
+        ),
         evaluation=program(
-            lower(forward_only(_pipe_0(placement), pipeline.num_microbatches), transfer_ticks=transfer_ticks)
+            lower(forward_only(_pipe_0(placement), pipeline.num_microbatches), transfer_ticks=transfer_ticks),
+            settings,
         ),
         optimizer=_optimizer(config),
         init_params=lambda: init_llama(model, config.run.seed),
