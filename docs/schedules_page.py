@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxpipe.pictures import Timed, svg
-from jaxpipe.schedules import GENERATORS, Costs, build, simulate
+from jaxpipe.schedules import GENERATORS, Costs, build, simulate, split_backward, with_recompute
 
 FOLDER = Path(__file__).parent
 
@@ -37,6 +37,39 @@ Real costs are not equal, and messages take time. How much that matters tells
 ```sh
 jaxpipe schedule compare 1f1b zb_h1 zb_v --ranks 4 --microbatches 16 \\
   --cost F=10 --cost B=12 --cost W=8 --transfer 1
+```"""
+
+
+RECOMPUTATION = """\
+## Recomputation as an action
+
+With `--pipeline.remat full` the backward of a layer begins with its forward, done again. Inside B that makes
+B longer, and the rank before waits for all of it, in the drain once on every rank. But the forward needs
+nothing of another rank. With `--pipeline.schedule_recompute` it is an action of its own, R, and may run while
+its rank waits:
+
+![1f1b with R, 4 ranks, 8 microbatches](schedules/1f1b_recompute.svg)
+
+Each R stands right before its B, where the wait for the gradient hides it, or before an earlier action that
+its rank waits for; all others keep their order. A rank has at most one microbatch of a stage between R and
+B: of what F leaves without remat there is that one, whatever the schedule holds, beside the inputs of layers
+that full remat holds anyway. Inputs of linear layers stay until W. Gradients are those of all other ways to
+run, and among schedules with R and one pipe the same to the bit.
+
+Makespans of {ranks} ranks and {microbatches} microbatches, F, B, W and R of a rank's layers 1 each: with
+messages of their own; and as the program runs, in ticks in which a rank waits for its neighbours' tick
+(`--sync neighbor`), BW in two actions:
+"""
+
+AFTER_RECOMPUTATION = """\
+
+The drain of 1f1b, gpipe and zb_h1 is shorter by R for each rank but one. In ticks it saves more: a B that
+recomputes takes the time of two other actions, and all ranks wait for it, while F, R, B and W take one each.
+Emulated devices share the cores, so there an idle rank costs little and a further tick does: measure it.
+
+```sh
+jaxpipe schedule show 1f1b --ranks 4 --microbatches 8 --recompute --cost R=0.9
+jaxpipe schedule auto --ranks 4 --microbatches 16 --recompute --sync neighbor --format csv -o best.csv
 ```"""
 
 
@@ -119,6 +152,7 @@ def write(folder: Path) -> None:
     pictures.mkdir(parents=True, exist_ok=True)
     for name in GENERATORS:
         (pictures / f"{name}.svg").write_text(svg([timed(name)]), encoding="utf-8")
+    (pictures / "1f1b_recompute.svg").write_text(svg([_recomputing()]), encoding="utf-8")
     (folder / "schedules.md").write_text("\n".join(_page()) + "\n", encoding="utf-8")
 
 
@@ -139,9 +173,37 @@ def _page() -> Iterator[str]:
     for num_ranks, num_microbatches in SIZES:
         yield ""
         yield from _table(num_ranks, num_microbatches)
+    yield ""
+    yield from RECOMPUTATION.format(ranks=NUM_RANKS, microbatches=NUM_MICROBATCHES).splitlines()
+    yield ""
+    yield from _recompute_table()
+    yield from AFTER_RECOMPUTATION.splitlines()
     for name in GENERATORS:
         yield ""
         yield from _section(name)
+
+
+def _recomputing() -> Timed:
+    schedule = split_backward(build("1f1b", num_ranks=NUM_RANKS, num_microbatches=NUM_MICROBATCHES))
+    placed = with_recompute(schedule)
+    return Timed("1f1b with R", placed, simulate(placed))
+
+
+def _recompute_table() -> Iterator[str]:
+    yield "| schedule | inside B | as R | in ticks, inside B | in ticks, as R |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name in GENERATORS:
+        schedule = build(name, num_ranks=NUM_RANKS, num_microbatches=NUM_MICROBATCHES)
+        part = 1 / schedule.placement.num_chunks
+        costs, inside = Costs(F=part, B=part, W=part, R=part), Costs(F=part, B=2 * part, W=part)
+        figures = []
+        for sync, order in (("async", schedule), ("neighbor", split_backward(schedule))):
+            placed = with_recompute(order, costs=costs, sync=sync)
+            figures += [
+                simulate(order, costs=inside, sync=sync).makespan,
+                simulate(placed, costs=costs, sync=sync).makespan,
+            ]
+        yield f"| {name} | {' | '.join(f'{figure:g}' for figure in figures)} |"
 
 
 def _table(num_ranks: int, num_microbatches: int) -> Iterator[str]:

@@ -68,7 +68,7 @@ def add_recompute_argument(parser: argparse.ArgumentParser, *, placed: str = "wh
     parser.add_argument(
         "--recompute",
         action="store_true",
-        help=f"remat full, and its recomputation an action of its own, R, {placed}; without it, it is part of B",
+        help=f"recomputation (remat full) as an action of its own, R, {placed}; without it, part of B",
     )
 
 
@@ -192,8 +192,8 @@ def _read_costs(texts: Sequence[str], faults: list[str]) -> Costs:
         kind, _, value = text.partition("=")
         if kind not in _NAMES or not value:
             faults.append(
-                f"--cost {text!r} must name F, B, W, R, head or embedding and a number, such as F=1.5, or one "
-                "for each stage, such as F=1,2"
+                f"--cost {text!r} must name F, B, W, R, head or embedding and a number, such as F=1.5, or "
+                "one for each stage, such as F=1,2"
             )
         elif kind in costs:
             faults.append(f"--cost {kind} is given twice; keep one")

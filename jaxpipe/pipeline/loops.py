@@ -1,4 +1,4 @@
-"""The actions F, R, B, W and BW, each a loop over its stage's layers; a rank that does not act has zero trips.
+"""The actions F, R, B, W and BW: loops over a stage's layers; a rank that does not act has zero trips.
 
 A loop, because XLA updates a loop's carry in place but copies what passes through a conditional. Two traps:
 

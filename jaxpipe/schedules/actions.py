@@ -6,9 +6,9 @@
     0BW3  both at once                              (what most papers draw as one backward)
     0R3   forward again, for 0B3, which needs it    (needs 0F3)
 
-A schedule has an R for each of its backwards or none at all: then what B needs is kept since F, or B does the
-forward again itself. With R, F keeps only the inputs of its layers; R needs nothing of another rank, so it may
-run while its rank would wait.
+A schedule has an R for each of its backwards or none at all: then what B needs is kept since F, or B does
+the forward again itself. With R, F keeps only the inputs of its layers; R needs nothing of another rank, so
+it may run while its rank would wait.
 
 An action carries all its metadata, so one microbatch on two chunks, or in two directions,
 never collides. Pipe 1 (Chimera, DualPipe) is written with a prime: ``0F3'``.

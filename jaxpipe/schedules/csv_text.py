@@ -10,8 +10,8 @@ One name means two things: ``0B0`` is the input gradient here and the whole back
 So our form begins with a line that says whose it is. The second line has the rank of each stage, and
 of two pipes both, ``0 1 / 1 0``; without it a stage lies where most of its actions stand. Chunks are numbered
 in the order of their stages. Other lines that begin with ``#`` are for the reader; empty cells are idle time,
-which a schedule does not have. PyTorch's pairs, ``(0F1;3B0)OVERLAP_F_B``, are read as two actions. Recomputation
-as an action of its own, ``0R0``, is in our form alone.
+which a schedule does not have. PyTorch's pairs, ``(0F1;3B0)OVERLAP_F_B``, are read as two actions.
+Recomputation as an action of its own, ``0R0``, is in our form alone.
 
 PyTorch's form is that of ``_dump_csv`` and ``_load_csv`` in torch.distributed.pipelining.schedules.
 """

@@ -5,8 +5,8 @@
     W of stage s    B of stage s
     R of stage s    F of stage s
 
-all of the same microbatch and pipe. BW stands for B in this: what it sends is the input gradient. In a schedule
-with R, B needs its own, too, which is not said here: both are of one rank, so their order in it says all.
+all of the same microbatch and pipe. BW stands for B in this: what it sends is the input gradient. In a
+schedule with R, B needs its own, too, which is not said here: both are of one rank, so their order says all.
 """
 
 from collections import deque

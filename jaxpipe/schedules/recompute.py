@@ -1,16 +1,17 @@
 """Recomputation as an action of its own: where R stands in an order that has none.
 
-    rank 1 |..F0F1F2....B0..F3   B's forward, done again inside B, would lengthen B, for which rank 0 waits
+    rank 1 |..F0F1F2....B0..F3   the forward, done again inside B, lengthens B, for which rank 0 waits
     rank 1 |..F0F1F2R0..B0..F3   R needs nothing of another rank: it runs while this one waits
 
-Each R stands directly before its B, which already hides it wherever the rank waits for the gradient, or before
-an earlier action that its rank waits for. In the order of their B, and never so early that more would be held:
+Each R stands directly before its B, which already hides it wherever the rank waits for the gradient, or
+before an earlier action that its rank waits for. In the order of their B, never so early that more is held:
 
-    from R to B    at most ``most_held`` stages' worth on a rank, of all that a backward without remat reads
-    from R to W    inputs of linear layers, which stay until W: at most ``most_held - 1`` more on the fullest rank
-                   than with each R directly before its B
+    from R to B    at most ``most_held`` of a rank: all that a backward without remat reads, of one stage
+    from R to W    inputs of linear layers, which stay until W: on the fullest rank at most ``most_held - 1``
+                   more than with each R directly before its B
 
-What F leaves until R is the inputs of layers alone, as with full remat.
+No number bounds the latter, since each R directly before its B already needs as many as the schedule delays
+W. What F leaves until R is the inputs of layers alone, as with full remat.
 """
 
 from collections import deque
@@ -42,8 +43,8 @@ def with_recompute(
 ) -> Schedule:
     """The schedule with an R for each backward; all others keep their order.
 
-    Placed for these costs and this model of waiting, those of ``simulate``; never slower there than with each R
-    directly before its B. The same arguments give the same order. ``ValueError`` lists all that is wrong.
+    Placed for these costs and this model of waiting, those of ``simulate``; never slower there than with
+    each R directly before its B. The same arguments give the same order. ``ValueError`` lists all faults.
     """
     faults = find_recompute_faults(schedule) + find_cost_faults(costs, schedule.placement.num_stages)
     faults += find_simulation_faults(transfer=transfer, sync=sync)

@@ -34,7 +34,7 @@ def assign_ticks(schedule: Schedule, transfer_ticks: int = 1) -> dict[Action, in
 
 
 def split_backward(schedule: Schedule) -> Schedule:
-    """Each BW becomes B, then W, and an R before it stays there: the message leaves a tick earlier, for a slot that W reads."""
+    """Each BW becomes B, then W: the message leaves a tick earlier, for a slot that W reads."""
     return replace(schedule, orders=tuple(tuple(_split(order)) for order in schedule.orders))
 
 

@@ -1,9 +1,9 @@
 """Is a schedule right? All that is wrong with it, at once, with the actions marked in its grid.
 
 It is right if every microbatch has one F and one BW, or one B and one W, on every stage of its pipe, on
-the rank that holds the stage, and there is an R for each backward or for none; if every rank has an action's inputs before the action; if no ranks
-wait for each other in a circle, not even when each send waits for its receive; and if sends and
-receives pair up.
+the rank that holds the stage, and there is an R for each backward or for none; if every rank has an
+action's inputs before the action; if no ranks wait for each other in a circle, not even when each send
+waits for its receive; and if sends and receives pair up.
 """
 
 from collections import Counter, deque

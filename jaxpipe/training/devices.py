@@ -13,6 +13,10 @@ from jaxpipe.errors import InputError
 
 _EMULATION_FLAG = "--xla_force_host_platform_device_count"
 
+_POOL_SIZE = "NPROC"
+"""How many threads XLA's pool for CPU has, if that is more than devices. A device that waits for another holds
+one of them, so with as many as devices none was left to share a product's work (docs/performance.md)."""
+
 
 def emulate(num_devices: int) -> None:
     """Give this process so many CPU devices, unless ``XLA_FLAGS`` already says how many.
@@ -21,6 +25,7 @@ def emulate(num_devices: int) -> None:
     """
     if _EMULATION_FLAG not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)
+    os.environ.setdefault(_POOL_SIZE, str(num_devices + os.process_cpu_count()))
 
 
 def find_devices() -> list[jax.Device]:

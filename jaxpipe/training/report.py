@@ -80,6 +80,8 @@ def memory_facts(plan: Plan, batch: Batch) -> list[Fact]:
         "weight-gradient inputs": memory.weight_inputs,
         "inbox and messages": memory.messages,
     }
+    if memory.layer_inputs:
+        parts["layer inputs"] = memory.layer_inputs
     work = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.work.items())
     facts = [
         *((name, format_bytes(size)) for name, size in parts.items()),

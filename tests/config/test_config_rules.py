@@ -182,7 +182,7 @@ RULES = [
     ),
     (
         {"pipeline.schedule_recompute": True, "pipeline.remat": "selective"},
-        "pipeline.schedule_recompute is for pipeline.remat=full, .*found selective; use full, or leave it out",
+        "schedule_recompute is for pipeline.remat=full, .*found selective; use full, or leave it out",
     ),
     (
         {"distributed.num_processes": 3},

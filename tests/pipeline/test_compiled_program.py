@@ -152,7 +152,7 @@ PROGRAMS = [
     ("llama", 4, "1f1b R", False, 1),
     ("llama", 8, "zb_h1 R", False, 2),
 ]
-"""Model, layers (1 or 2 a stage, or 2, 2, 1, 1), schedule (with R), fuse_backward, transfer_ticks, remat (full)."""
+"""Model, layers (1 or 2 a stage, or 2, 2, 1, 1), schedule (R), fuse_backward, transfer_ticks, remat."""
 
 
 @pytest.mark.parametrize("choice", PROGRAMS, ids=lambda choice: "-".join(map(str, choice)))

@@ -110,7 +110,7 @@ def test_the_chain_of_the_drain_is_shorter_by_an_r_for_each_rank_but_one(name: s
     [("1f1b", False, 58, 48), ("1f1b", True, 48, 38), ("zb_h1", True, 45, 35), ("zb_v", True, 82, 67)],
 )
 def test_in_ticks_actions_of_one_length_save_more(name: str, split: bool, inside: int, before: int) -> None:
-    """Four ranks, eight microbatches: where all actions cost the same, neighbours do not wait within a tick."""
+    """Four ranks, eight microbatches: where all actions cost the same, no neighbour is waited for."""
     schedule = build(name, num_ranks=4, num_microbatches=8)
     schedule = split_backward(schedule) if split else schedule
     assert simulate(schedule, costs=Costs(B=2), sync="neighbor").makespan == inside
@@ -167,7 +167,7 @@ def test_an_evaluation_recomputes_nothing() -> None:
 
 
 def test_what_has_r_gets_no_more_and_one_must_be_held() -> None:
-    with pytest.raises(ValueError, match="schedule '1f1b' has R already; .*most_held=0 must be at least 1"):
+    with pytest.raises(ValueError, match=r"schedule .1f1b. has R already; .*most_held=0 must be at least 1"):
         with_recompute(RIGHT, most_held=0)
     with pytest.raises(ValueError, match="3 costs R for 2 stages"):
         with_recompute(build("1f1b", num_ranks=2, num_microbatches=2), costs=Costs(R=(1.0, 2.0, 3.0)))
@@ -185,7 +185,7 @@ def test_r_is_written_and_read_in_our_form_with_its_line_or_without() -> None:
 
 
 def test_pytorchs_form_has_no_r() -> None:
-    with pytest.raises(ValueError, match="PyTorch's form has no R, .*use the form jaxpipe"):
+    with pytest.raises(ValueError, match=r"PyTorch.s form has no R, .*use the form jaxpipe"):
         to_csv(RIGHT, "torch")
     with pytest.raises(ValueError, match="0R0 is our name, but the text is in PyTorch's form"):
         from_csv("0F0,0R0,0I0,0W0")

@@ -34,7 +34,8 @@ class _Way(NamedTuple):
     """What one microbatch meets in a pipe, without other microbatches.
 
     F, B, W, R: seconds of each stage, of R 0 where there is none. forth[stage]: from the start to that of its
-    F; turn[stage]: from the end of its F to the start of its B; back[stage]: from the end of its B to the end of the first stage's W.
+    F; turn[stage]: from the end of its F to the start of its B; back[stage]: from the end of its B to the end
+    of the first stage's W.
     """
 
     F: Sequence[float]

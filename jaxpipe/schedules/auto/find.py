@@ -81,9 +81,9 @@ def find_schedule(
     costs: a single number is that of a rank's whole share, and a stage of v chunks costs 1/v of it; costs per
     stage settle the number of chunks. timing: how ranks wait for each other. memory: None for no limit.
     chunks: stages per rank that may be tried; two of them in a V or looped. two_pipes: whether to consider
-    schedules that hold the weights twice. recompute: with R, placed in the best orders that have none, and in
-    every named schedule that it is compared with; memory does not count what R makes. effort: actions to run in the search, ``EFFORT`` at most if not
-    given.
+    schedules that hold the weights twice. recompute: with R, placed in the best orders without, and in each
+    named schedule that is compared; memory does not count what R makes. effort: actions to run in the search,
+    ``EFFORT`` at most if not given.
 
     ``ValueError`` lists all that is wrong.
     """
