@@ -25,7 +25,12 @@ def emulate(num_devices: int) -> None:
     """
     if _EMULATION_FLAG not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)
-    os.environ.setdefault(_POOL_SIZE, str(num_devices + os.process_cpu_count()))
+    os.environ.setdefault(_POOL_SIZE, str(num_devices + _num_cores()))
+
+
+def _num_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_devices() -> list[jax.Device]:
