@@ -22,7 +22,7 @@ from jaxpipe.cli.output import add_output_arguments, find_output_faults, write
 from jaxpipe.cli.show import show_text
 from jaxpipe.cli.sizes import add_size_arguments, read_number, read_sizes
 from jaxpipe.cli.terminal import add_color_argument, find_color_faults
-from jaxpipe.cli.timing import add_timing_arguments, read_timing
+from jaxpipe.cli.timing import add_timing_arguments, costs_to_search, read_timing
 from jaxpipe.pictures import Timed, find_picture_faults, html, svg
 from jaxpipe.schedules import as_dict
 from jaxpipe.schedules.auto import Found, Memory, Timing, describe, find_request_faults, find_schedule
@@ -103,7 +103,7 @@ def _read_request(arguments: argparse.Namespace, faults: list[str]) -> dict:
     return {
         "num_ranks": sizes.num_ranks or 1,
         "num_microbatches": sizes.num_microbatches or 1,
-        "costs": timing.costs,
+        "costs": costs_to_search(timing, sizes.num_ranks or 1, faults),
         "timing": Timing(timing.transfer, timing.sync, timing.transfer_ticks, timing.fuses_backward),
         "memory": _read_memory(arguments, faults),
         "chunks": range(1, min(most, MOST_SEARCHED) + 1),

@@ -18,6 +18,7 @@
     jaxpipe export-hf runs/second second-hf --dtype bfloat16
     jaxpipe compare-hf second-hf runs/second
     jaxpipe plot runs/first runs/second -o curves.svg
+    jaxpipe profile configs/bench.yaml -o costs.json --mesh.pp 2
 
 Schedules answer within a second, and so does ``ls``, since nothing here loads JAX, nor a command that was not
 asked for. All faults of a request are reported at once, with exit code 2.
@@ -71,6 +72,7 @@ _ALONE: tuple[tuple[str, str, str], ...] = (
     ("export-hf", "write a checkpoint as a Llama of Hugging Face", "hugging_face.export_hf"),
     ("compare-hf", "compare the logits of the two", "hugging_face.compare_hf"),
     ("plot", "the curves of one run or several as a picture", "plot"),
+    ("profile", "measure what a configuration's actions cost on the devices at hand", "profile"),
 )
 """Commands that are in no group, of one word."""
 

@@ -1,7 +1,8 @@
 """Lay several schedules under one time axis, with a table; all of them run the same model.
 
 A cost is that of one rank's layers, all chunks together: of a schedule with v chunks, each stage costs a
-v-th, and activations held are counted in units of all stages of a rank.
+v-th (with --costs, what was measured of its layers), and activations held are counted in units of all stages
+of a rank.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from jaxpipe.cli.timing import (
     Timing,
     add_timing_arguments,
     costs_per_rank,
+    costs_to_search,
     find_ignored_costs,
     read_timing,
     timed,
@@ -80,7 +82,7 @@ def _read(arguments: argparse.Namespace) -> list[Timed]:
         schedule = _read_one(text, sizes, timing, faults)
         if schedule:
             title = schedule.name if is_file(text) else text
-            ready.append((title, schedule, costs_per_rank(schedule, timing.costs, faults)))
+            ready.append((title, schedule, costs_per_rank(schedule, timing, faults)))
     faults += find_output_faults(arguments, FORMATS) + find_color_faults(arguments)
     refuse_if_any(faults)
     return [
@@ -110,7 +112,7 @@ def _search(sizes: Sizes, timing: Timing, faults: list[str]) -> Schedule | None:
     num_ranks, num_microbatches = sizes.num_ranks or 1, sizes.num_microbatches or 1
     given = {"num_ranks": num_ranks, "num_microbatches": num_microbatches, **sizes.options}
     wrong = find_faults("auto", num_chunks=sizes.num_chunks, **given)
-    costs = timing.costs
+    costs = costs_to_search(timing, num_ranks, wrong)
     if any(isinstance(value, tuple) for value in (costs.F, costs.B, costs.W)):
         wrong.append("auto cannot be compared at costs of each part of the model; give single numbers")
     if sizes.num_ranks is None or sizes.num_microbatches is None or wrong:

@@ -50,7 +50,7 @@ def read_timed(arguments: argparse.Namespace, formats: tuple[str, ...]) -> Timed
     schedule = read_schedule(arguments.schedule, sizes, faults)
     faults += find_ignored_costs([arguments.schedule], timing)
     if schedule:
-        costs = costs_per_stage(schedule, timing.costs, faults)
+        costs = costs_per_stage(schedule, timing, faults)
     faults += find_output_faults(arguments, formats)
     if "color" in arguments:
         faults += find_color_faults(arguments)

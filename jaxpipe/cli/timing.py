@@ -4,6 +4,13 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from jaxpipe.cli.measured import (
+    Measured,
+    add_measured_arguments,
+    costs_of_part,
+    message_seconds,
+    read_measured,
+)
 from jaxpipe.cli.sizes import read_number
 from jaxpipe.pictures import Timed
 from jaxpipe.schedules import Costs, Schedule, fuse_backward, simulate, split_backward
@@ -16,9 +23,13 @@ _NAMES = tuple(field.name for field in fields(Costs))
 
 @dataclass(frozen=True)
 class Timing:
-    """Read and checked, but for how many costs there must be."""
+    """Read and checked, but for how many costs there must be.
+
+    ``costs`` are those that were given one by one; where there is a file, ``measured`` has them.
+    """
 
     costs: Costs
+    measured: Measured | None
     transfer: float
     sync: str
     transfer_ticks: int
@@ -34,7 +45,8 @@ def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> 
         default=[],
         help=f"of F, B or W, {costs_are}; or of head or embedding, of the whole model (default 0)",
     )
-    parser.add_argument("--transfer", metavar="SECONDS", default="0", help="of one message (default 0)")
+    parser.add_argument("--transfer", metavar="SECONDS", help="of one message (default 0)")
+    add_measured_arguments(parser)
     parser.add_argument(
         "--sync",
         default="async",
@@ -50,7 +62,11 @@ def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> 
 
 def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
     """What cannot be read becomes the default, and a fault more."""
-    transfer = read_number(arguments.transfer, float, option="--transfer", faults=faults, fallback=0.0)
+    measured, transfer = read_measured(arguments, faults), 0.0
+    if arguments.transfer is not None:
+        transfer = read_number(arguments.transfer, float, option="--transfer", faults=faults, fallback=0.0)
+    elif measured is not None:
+        transfer = message_seconds(measured, arguments.sync)
     transfer_ticks = 1
     if arguments.transfer_ticks is not None:
         transfer_ticks = read_number(
@@ -62,29 +78,38 @@ def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
         faults.append(f"transfer_ticks={transfer_ticks} must be 1 or 2")
     costs = _read_costs(arguments.cost, faults)
     faults += find_simulation_faults(transfer=transfer, sync=arguments.sync)
-    return Timing(costs, transfer, arguments.sync, transfer_ticks, arguments.fuse_backward)
+    return Timing(costs, measured, transfer, arguments.sync, transfer_ticks, arguments.fuse_backward)
 
 
 def find_ignored_costs(names: Sequence[str], timing: Timing) -> list[str]:
     """``auto`` by name is searched for equal costs and free messages; with others it would be another."""
     if "auto" not in names or (
-        timing.costs == UNIT_COSTS and timing.transfer == 0 and timing.sync == "async"
+        timing.costs == UNIT_COSTS
+        and timing.measured is None
+        and timing.transfer == 0
+        and timing.sync == "async"
     ):
         return []
     return ["auto by name is made for F = B = W = 1 and free messages; for others: jaxpipe schedule auto"]
 
 
-def costs_per_stage(schedule: Schedule, costs: Costs, faults: list[str]) -> Costs:
-    """As given: one number, or one for each stage."""
-    faults += find_cost_faults(costs, schedule.placement.num_stages)
-    return costs
+def costs_per_stage(schedule: Schedule, timing: Timing, faults: list[str]) -> Costs:
+    """As given: one number, or one for each stage; or as measured, of the layers of a stage."""
+    if timing.measured is not None:
+        return costs_of_part(timing.measured, schedule.placement.num_stages, faults)
+    faults += find_cost_faults(timing.costs, schedule.placement.num_stages)
+    return timing.costs
 
 
-def costs_per_rank(schedule: Schedule, costs: Costs, faults: list[str]) -> Costs:
+def costs_per_rank(schedule: Schedule, timing: Timing, faults: list[str]) -> Costs:
     """Given for a rank's layers: one number, or one for each of p equal parts of the model.
 
-    With v chunks a stage has a v-th of it, so that schedules of different chunks run the same model.
+    With v chunks a stage has a v-th of it, so that schedules of different chunks run the same model. What was
+    measured is of the layers that a stage has.
     """
+    if timing.measured is not None:
+        return costs_per_stage(schedule, timing, faults)
+    costs = timing.costs
     num_ranks, num_chunks = schedule.num_ranks, schedule.placement.num_chunks
     divided: dict[str, float | tuple[float, ...]] = {}
     for kind in _KINDS:
@@ -102,6 +127,13 @@ def costs_per_rank(schedule: Schedule, costs: Costs, faults: list[str]) -> Costs
     except ValueError as error:
         faults += (f"{fault} after its division by {num_chunks} chunks" for fault in str(error).split("; "))
         return costs
+
+
+def costs_to_search(timing: Timing, num_ranks: int, faults: list[str]) -> Costs:
+    """Of all layers of a rank, which ``auto`` cuts into chunks."""
+    if timing.measured is not None:
+        return costs_of_part(timing.measured, num_ranks, faults)
+    return timing.costs
 
 
 def timed(title: str, schedule: Schedule, timing: Timing, *, costs: Costs, stages_per_unit: int = 1) -> Timed:

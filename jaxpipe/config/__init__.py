@@ -1,6 +1,6 @@
 """The configuration of a run: its sections, and the strict parser of YAML and flags; never loads JAX."""
 
-from jaxpipe.config.command import Command, from_saved, from_yaml, parse
+from jaxpipe.config.command import Command, from_saved, from_yaml, parse, parse_without_run
 from jaxpipe.config.given_model import parse_for_model
 from jaxpipe.config.keys import flatten
 from jaxpipe.config.rules import faults
@@ -36,5 +36,6 @@ __all__ = [
     "from_yaml",
     "parse",
     "parse_for_model",
+    "parse_without_run",
     "to_yaml",
 ]

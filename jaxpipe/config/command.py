@@ -60,6 +60,25 @@ def parse(argv: Sequence[str]) -> Command:
     return Command(assemble(values), line.dry_run)
 
 
+def parse_without_run(argv: Sequence[str]) -> tuple[Config | None, list[Fault]]:
+    """The configuration that ``argv`` asks for, or None and all that is wrong with it.
+
+    For those who start no run: whether ``run.dir`` is taken is not asked, and the environment's processes are
+    none of theirs. ``--help`` ends the process.
+    """
+    line = read_command_line(argv)
+    if line.help:
+        parse([*line.files[:1], "--help"])
+    file = line.files[0] if line.files else os.path.relpath(DEFAULT_FILE)
+    values, found = _read(
+        overlay([read_yaml_file(file), line.source]), xla_flags=os.environ.get(VARIABLE, "")
+    )
+    found += _surplus_faults(line)
+    if line.dry_run:
+        found.append(Fault("--dry-run is for train.py; leave it out", "command line"))
+    return (None, found) if found else (assemble(values), [])
+
+
 def run_values(
     source: Source, line: CommandLine, *, file: str, may_resume: bool = True
 ) -> tuple[dict[str, Any], list[Fault]]:
@@ -69,10 +88,7 @@ def run_values(
     is whether whoever asks for a new run could ask for the old one instead.
     """
     values, found = _read(source, xla_flags=os.environ.get(VARIABLE, ""))
-    found += [
-        Fault(f"there is no place for {word!r}; give one YAML file, before the flags", "command line")
-        for word in line.files[1:]
-    ]
+    found += _surplus_faults(line)
     run_directory, fault = _choose_run_directory(values, file=file, may_resume=may_resume)
     if message := _moved_run_fault(values, file=file, flags=line.source):
         fault = Fault(message, file)
@@ -139,6 +155,14 @@ def _section_is_null(path: str, given: Collection[str]) -> bool:
     """Whether the key lies in an optional section of which no key was given."""
     section = sections()[path.rpartition(".")[0]]
     return section.optional and not any(other.startswith(section.path + ".") for other in given)
+
+
+def _surplus_faults(line: CommandLine) -> list[Fault]:
+    """There is one YAML file."""
+    return [
+        Fault(f"there is no place for {word!r}; give one YAML file, before the flags", "command line")
+        for word in line.files[1:]
+    ]
 
 
 def _choose_run_directory(values: dict[str, Any], *, file: str, may_resume: bool) -> tuple[str, Fault | None]:

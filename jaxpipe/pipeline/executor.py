@@ -40,7 +40,7 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
     """
     assert program.has_backward, f"the schedule {program.table.name} has no backward action"
 
-    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> LossAndGradients:
+    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> LossAndGradients:
         num_tokens = _count_tokens(batch)
         scale = 1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32)
         buffers = _run_ticks(program, params, batch, constants, columns, scale)
@@ -59,17 +59,31 @@ def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Arr
     """``(params, batch, constants) -> (summed loss, valid tokens)`` of a forward-only table."""
     assert not program.has_backward, f"the schedule {program.table.name} is not forward-only"
 
-    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> tuple:
+    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> tuple:
         buffers = _run_ticks(program, params, batch, constants, columns, None)
         return _total(program, add_ends(buffers.ends).loss), _count_tokens(batch)
 
     return _over_mesh(program, local, lambda params: (_SAME, _SAME))
 
 
+def make_given_ticks(program: Program) -> Callable[[Tree, Batch, Tree, "Columns"], Buffers]:
+    """``(params, batch, constants, columns) -> Buffers`` after ticks that are told only when it is called.
+
+    They must keep to what the program's table has: its kinds, slots and routes of messages. So one compiled
+    program can time every action (profiling/). Of every leaf the devices' own follow each other.
+    """
+
+    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> Buffers:
+        buffers = _run_ticks(program, params, batch, constants, columns, jnp.ones(()))
+        return jax.tree.map(lambda leaf: leaf[None], buffers)
+
+    return _over_mesh(program, local, lambda params: PartitionSpec(_axes(program)))
+
+
 def buffer_shapes(program: Program, params: Tree, batch: Batch, constants: Tree) -> Buffers:
     """What one device holds while the ticks run, as shapes; the arguments may be shapes themselves."""
 
-    def local(params: Tree, batch: Batch, constants: Tree, columns: _Columns) -> Buffers:
+    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> Buffers:
         buffers = _prepare(program, params, batch, constants, jnp.ones(()))[2]
         return jax.tree.map(lambda leaf: leaf[None], buffers)
 
@@ -81,26 +95,28 @@ def buffer_shapes(program: Program, params: Tree, batch: Batch, constants: Tree)
 _SAME = PartitionSpec()
 
 
-class _Columns(NamedTuple):
+class Columns(NamedTuple):
+    """The rows of a table, as the ticks read them."""
+
     ranks: RankColumns[Any]
     ends: EndColumns[Any]
 
 
 def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tree]) -> Callable:
-    """``local`` on every device of the mesh, with its own rank's columns of the table."""
+    """``local`` on every device of the mesh, with its own rank's columns of the table, or of those given."""
     placement = program.table.placement
     assert placement == program.layout.placement, "table and layout place the stages differently"
     assert placement.num_ranks == program.mesh.shape["pp"], "the mesh has another number of ranks"
     assert placement.num_pipes <= 2, f"{placement.num_pipes} pipes, but only one or two can run"
     sharding = program.layout.sharding
     assert sharding.tp == program.mesh.shape.get("tp", 1), "the mesh has another number of devices a rank"
-    columns = _Columns(program.table.ranks, program.table.ends)
-    column_specs = _Columns(
+    columns = Columns(program.table.ranks, program.table.ends)
+    column_specs = Columns(
         RankColumns(*[PartitionSpec(None, "pp")] * len(RankColumns._fields)),
         EndColumns(*[_SAME] * len(EndColumns._fields)),
     )
 
-    def run(params: Tree, batch: Batch, constants: Tree) -> Tree:
+    def run(params: Tree, batch: Batch, constants: Tree, given: Columns = columns) -> Tree:
         batch_specs = jax.tree.map(lambda _: PartitionSpec(None, "dp"), batch)
         mapped = jax.shard_map(
             local,
@@ -108,7 +124,7 @@ def _over_mesh(program: Program, local: Callable, out_specs: Callable[[Tree], Tr
             in_specs=(stage_specs(params, sharding), batch_specs, _SAME, column_specs),
             out_specs=out_specs(params),
         )
-        return mapped(params, batch, constants, columns)
+        return mapped(params, batch, constants, given)
 
     return run
 
@@ -118,15 +134,15 @@ def _run_ticks(
     params: Tree,
     batch: Batch,
     constants: Tree,
-    columns: _Columns,
+    columns: Columns,
     scale: Float[Array, ""] | None,
 ) -> Buffers:
     """All ticks of one step, on one device."""
     loops, ends, buffers = _prepare(program, params, batch, constants, scale)
     # a rank's own columns have lost their dimension of ranks
-    rows = _Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
+    rows = Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
 
-    def tick(buffers: Buffers, row: _Columns) -> tuple[Buffers, None]:
+    def tick(buffers: Buffers, row: Columns) -> tuple[Buffers, None]:
         return run_tick(program, buffers, loops=loops, ends=ends, rank=row.ranks, both_ends=row.ends), None
 
     return jax.lax.scan(tick, buffers, rows)[0]

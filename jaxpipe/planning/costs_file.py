@@ -1,7 +1,7 @@
 """The file of measured costs: ``jaxpipe profile`` writes it; schedules, ``auto`` and ``plan`` take it.
 
 One JSON object. Seconds are of one microbatch on one device; an action's are those of one layer and of a
-stage of ``stage_layers`` layers, both measured, so that what an action costs besides its layers is known, too.
+stage of ``stage_layers`` layers, both measured, so that what it costs besides its layers is known, too.
 """
 
 import json
@@ -42,12 +42,15 @@ class MeasuredCosts:
     tokens: of a microbatch on one device; ``sequence_length`` tokens make a sequence.
     tp: devices that share a rank: seconds of actions are those of each of them.
     layer, stage: by remat.
-    head: the whole head, forward and backward, of one microbatch on one device; embedding: its look-up.
-    message_bytes, transfer: a message, and the seconds that it takes to a neighbour.
+    head: the whole head, forward and backward, of one microbatch on one device; embedding: its look-up, or
+        its gradient, the mean of the two.
+    message_bytes, transfer: a message, and the seconds that it takes to a neighbour; a tick of the lowered
+        program sends one each way. 0 if there was one rank alone.
     tick: seconds of a tick in which no rank acts; what each tick costs besides its actions and messages.
     update_per_parameter: seconds of the optimizer for each parameter of a device.
     sharing: ``sharing[k - 1]`` is how many times as long an action takes when k devices act at once: 1 where
-        each has its own hardware, more where they are emulated and share the cores.
+        each has its own hardware, more where they are emulated and share the cores. The ``tp`` devices of one
+        rank are what was measured, and count as one.
     """
 
     platform: str
@@ -100,7 +103,7 @@ def read_costs(path: Path) -> MeasuredCosts:
 def _from_json(given: Any, path: Path) -> MeasuredCosts:
     if not isinstance(given, dict) or given.get("format") != FORMAT:
         raise InputError(
-            f"{path}: is no file of costs in the format {FORMAT!r}; `jaxpipe profile CONFIG -o FILE` writes one"
+            f"{path}: is no file of costs in the format {FORMAT!r}; `jaxpipe profile` writes one"
         )
     missing = [field.name for field in fields(MeasuredCosts) if field.name not in given]
     if missing:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh
 
 from jaxpipe.errors import InputError
@@ -61,6 +62,12 @@ def make_mesh(*, dp: int, pp: int, tp: int, fits: Callable[[int, int, int], bool
     return jax.make_mesh(
         (dp, pp, tp), ("dp", "pp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=devices[:wanted]
     )
+
+
+def make_float32_exact(platform: str, compute_dtype: jnp.dtype) -> None:
+    """Make fp32 mean fp32 where an accelerator would round products to TF32 or bf16."""
+    if compute_dtype == jnp.float32 and platform != "cpu":
+        jax.config.update("jax_default_matmul_precision", "float32")
 
 
 def fitting_meshes(

@@ -67,7 +67,7 @@ def make_plan(config: Config, mesh: Mesh, *, attention: Implementation | None = 
         evaluation=program(
             lower(forward_only(_pipe_0(placement), pipeline.num_microbatches), transfer_ticks=transfer_ticks)
         ),
-        optimizer=_optimizer(config),
+        optimizer=optimizer_of(config),
         init_params=lambda: init_llama(model, config.run.seed),
         make_constants=lambda: llama_constants(model, config.data.sequence_length),
     )
@@ -84,12 +84,8 @@ def utilization_of(config: Config, mesh: Mesh) -> Utilization:
     )
 
 
-def _pipe_0(placement: Placement) -> Placement:
-    """The same without a second pipe: parameters lie as they did, and an evaluation needs no copy of them."""
-    return replace(placement, stage_ranks=placement.stage_ranks[:1], stage_chunks=placement.stage_chunks[:1])
-
-
-def _optimizer(config: Config) -> AdamW:
+def optimizer_of(config: Config) -> AdamW:
+    """The optimizer's settings."""
     optimizer = config.optimizer
     return AdamW(
         learning_rate=optimizer.learning_rate,
@@ -102,3 +98,8 @@ def _optimizer(config: Config) -> AdamW:
         weight_decay=optimizer.weight_decay,
         max_grad_norm=optimizer.max_grad_norm,
     )
+
+
+def _pipe_0(placement: Placement) -> Placement:
+    """The same without a second pipe: parameters lie as they did, and an evaluation needs no copy of them."""
+    return replace(placement, stage_ranks=placement.stage_ranks[:1], stage_chunks=placement.stage_chunks[:1])

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.config import Config, faults
 from jaxpipe.data import DOCUMENT_ARRAYS, Batches, Sources, open_sources, validation_batches
 from jaxpipe.pipeline import Batch, Tree, make_loss, make_loss_and_gradients
-from jaxpipe.training.devices import make_mesh
+from jaxpipe.training.devices import make_float32_exact, make_mesh
 from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import make_global_norm
@@ -108,8 +109,7 @@ def mesh_of(config: Config) -> Mesh:
         return not faults(dataclasses.replace(config, mesh=mesh))
 
     mesh = make_mesh(dp=config.mesh.dp, pp=config.mesh.pp, tp=config.mesh.tp, fits=fits)
-    if config.train.compute_dtype == "float32" and mesh.devices.flat[0].platform != "cpu":
-        jax.config.update("jax_default_matmul_precision", "float32")
+    make_float32_exact(mesh.devices.flat[0].platform, jnp.dtype(config.train.compute_dtype))
     return mesh
 
 
