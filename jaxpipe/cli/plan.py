@@ -1,7 +1,7 @@
 """Which layout to train with: dp, pp, tp, schedule, microbatches, remat and ZeRO for so many devices.
 
-The fastest layouts that fit are listed with what a step takes, what a device holds, why the others lost, and the
-flags that run the first. No other keys of the configuration matter but model, data.sequence_length,
+The fastest layouts that fit are listed with what a step takes, what a device holds, why the others lost, and
+the flags that run the first. No other keys of the configuration matter but model, data.sequence_length,
 data.isolate_documents, train.global_batch_size, train.eval_batch_size and train.compute_dtype.
 
 Bytes are those that --dry-run counts. Times are estimated from data sheets, or predicted from what
@@ -87,7 +87,7 @@ def _choose(request: Request, space: Space) -> list[Shown]:
     with progress_bar("searching", len(space.candidates)) as advance:
         for proposal in fastest(space, request.memory * NEAR, looked_at=advance):
             layout = proposal.layout
-            kind = layout[:3] + (layout.schedule, layout.num_microbatches, layout.remat)
+            kind = (*layout[:3], layout.schedule, layout.num_microbatches, layout.remat)
             if kind in chosen or faults(with_layout(request.config, layout)):
                 continue
             shown = _counted(request, proposal)
@@ -118,11 +118,14 @@ def _what_would_fit(request: Request, space: Space) -> str:
     )
     if least is None:
         reasons = "; ".join(meshes_left_out(request.task))
-        return f"no mesh of --devices {request.task.num_devices} can run {request.file}: {reasons}; use another number"
+        return (
+            f"--devices {request.task.num_devices}: no mesh of so many can run {request.file}: {reasons}; "
+            "use another number"
+        )
     flags = " ".join(flags_of(request, least.proposal.layout))
     return (
-        f"{start}: the least is {format_memory(least.total)}, with {flags}; give more devices or memory, a smaller "
-        "--global-batch, or a shorter --sequence-length"
+        f"{start}: the least is {format_memory(least.total)}, with {flags}; give more devices or memory, "
+        "a smaller --global-batch, or a shorter --sequence-length"
     )
 
 

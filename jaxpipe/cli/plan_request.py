@@ -84,7 +84,8 @@ def read_request(arguments: argparse.Namespace, found: list[str]) -> Request | N
         found += [f"--costs {arguments.costs}: {fault}" for fault in find_cost_faults(costs, task)]
     elif config.train.compute_dtype != "bfloat16":
         found.append(
-            f"train.compute_dtype={config.train.compute_dtype} has no published rates; give --costs, or bfloat16"
+            f"train.compute_dtype={config.train.compute_dtype} has no published rates; give --costs, or "
+            "compute in bfloat16"
         )
     given = {
         "data.sequence_length": arguments.sequence_length,
@@ -128,9 +129,7 @@ def _config(arguments: argparse.Namespace, found: list[str]) -> Config | None:
         config = from_yaml(Path(arguments.model).read_text(encoding="utf-8"), name=arguments.model)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
-        found.append(
-            f"--model {arguments.model!r} cannot be read: {reason}; name a YAML file, such as configs/tiny.yaml"
-        )
+        found.append(f"--model {arguments.model!r} cannot be read: {reason}; name a YAML file")
         return None
     except InputError as error:
         found.append(f"--model {error}")

@@ -111,8 +111,9 @@ def format_memory(size: float) -> str:
 def _headline(request: Request) -> Iterator[str]:
     task = request.task
     yield (
-        f"{request.file} on {task.num_devices} x {request.hardware.kind} with {format_memory(request.memory)} each, "
-        f"{task.global_batch} x {task.sequence_length} tokens a step, {task.compute_dtype}"
+        f"{request.file} on {task.num_devices} x {request.hardware.kind} with "
+        f"{format_memory(request.memory)} each, {task.global_batch} x {task.sequence_length} tokens a step, "
+        f"{task.compute_dtype}"
     )
     if request.costs is None:
         yield "times are estimated from data sheets; `jaxpipe profile` measures costs, for --costs"
@@ -161,8 +162,8 @@ def _too_large(request: Request, best: Shown, larger: Sequence[Shown]) -> Iterat
     for shown in larger:
         faster = best.proposal.time.total / shown.proposal.time.total - 1
         yield (
-            f"{_name(shown.proposal.layout)}: would be {faster:.1%} faster, but needs {format_memory(shown.total)} "
-            f"of {format_memory(request.memory)}"
+            f"{_name(shown.proposal.layout)}: would be {faster:.1%} faster, but needs "
+            f"{format_memory(shown.total)} of {format_memory(request.memory)}"
         )
 
 
@@ -207,15 +208,14 @@ def _entry(request: Request, shown: Shown) -> dict[str, Any]:
 
 def _point(request: Request, proposal: Proposal, size: float) -> Point:
     layout, seconds = proposal.layout, proposal.time.total
-    label = f"{layout.dp}x{layout.pp}x{layout.tp} {_schedule(layout)} {layout.remat}"
-    title = f"{_name(layout)}: {seconds:.4g} s, {format_memory(size)}"
-    return Point(seconds, size / 1e9, label, title)
+    label = f"{_name(layout)}: {seconds:.4g} s, {format_memory(size)}"
+    return Point(seconds, size / 1e9, label)
 
 
 def _name(layout: Layout) -> str:
     return (
-        f"dp {layout.dp} x pp {layout.pp} x tp {layout.tp}, {_schedule(layout)}, m={layout.num_microbatches}, "
-        f"remat {layout.remat}, ZeRO {layout.zero}"
+        f"dp {layout.dp} x pp {layout.pp} x tp {layout.tp}, {_schedule(layout)}, "
+        f"m={layout.num_microbatches}, remat {layout.remat}, ZeRO {layout.zero}"
     )
 
 

@@ -1,25 +1,23 @@
-"""Layouts as points, bytes of a device across and seconds of a step up; the fastest for each amount joined."""
+"""Layouts as points: bytes of a device across, seconds of a step up, the fastest for each amount joined."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import floor, log10
 from typing import NamedTuple
 
 from jaxpipe.pictures.colors import SCHEMES
-from jaxpipe.pictures.elements import FONT_STYLE, LABEL_SIZE, escape, line, number, text
-from jaxpipe.pictures.text_width import text_width
+from jaxpipe.pictures.elements import FONT_STYLE, escape, line, number, text
 
 WIDTH, HEIGHT = 1080.0, 560.0
 LEFT, RIGHT, TOP, BOTTOM = 76.0, 40.0, 64.0, 56.0
-RADIUS = 5.0
+RADIUS, LINE = 5.0, 15.0
 
 
 class Point(NamedTuple):
-    """A layout. ``label`` stands beside it, ``title`` is said when the pointer is on it."""
+    """A layout; ``label`` is what there is to say of it."""
 
     seconds: float
     gigabytes: float
     label: str
-    title: str
 
 
 def draw_frontier(points: Sequence[Point], *, limit: float, best: Point, heading: str) -> str:
@@ -91,25 +89,18 @@ def _point(point: Point, x: Callable[[float], float], y: Callable[[float], float
     circle = (
         f'<circle cx="{number(x(point.gigabytes))}" cy="{number(y(point.seconds))}" r="{number(RADIUS)}"/>'
     )
-    return f'<g class="{css}"><title>{escape(point.title)}</title>{circle}</g>'
+    return f'<g class="{css}"><title>{escape(point.label)}</title>{circle}</g>'
 
 
 def _labels(
     points: Sequence[Point], x: Callable[[float], float], y: Callable[[float], float]
 ) -> Iterator[str]:
-    """Below each point, lower where it would cover another's."""
-    taken: list[tuple[float, float, float]] = []
-    for point in points:
-        width = text_width(point.label, LABEL_SIZE)
-        left = min(max(x(point.gigabytes) - width / 2, LEFT), WIDTH - width - 4)
-        baseline = y(point.seconds) + 20
-        while any(
-            left < right and other < left + width and abs(baseline - height) < 13
-            for other, right, height in taken
-        ):
-            baseline += 14
-        taken.append((left, left + width, baseline))
-        yield text(left, baseline, point.label, css="label")
+    """Numbers above the points, and what they mean where nothing else is: below the frontier, left."""
+    top = HEIGHT - BOTTOM - 12 - LINE * (len(points) - 1)
+    for index, point in enumerate(points):
+        number_above = str(index + 1)
+        yield text(x(point.gigabytes), y(point.seconds) - 10, number_above, css="label", anchor="middle")
+        yield text(LEFT + 12, top + LINE * index, f"{number_above}  {point.label}", css="label")
 
 
 def _round_numbers(end: float) -> list[float]:

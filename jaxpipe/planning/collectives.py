@@ -1,7 +1,7 @@
 """Seconds of what devices tell each other: sums, gathers and messages, by bytes and by where the devices are.
 
-The devices of a mesh are numbered with ``tp`` innermost, then ``pp``, then ``dp``, and fill one host after the
-other. A group of them within a host talks by its links; one that spans hosts by the network, of which each
+The devices of a mesh are numbered with ``tp`` innermost, then ``pp``, then ``dp``, and fill one host after
+the other. A group within a host talks by its links; one that spans hosts by the network, of which each
 member in a host has its share. Rings move (n - 1) / n of the bytes for a gather or a scatter, and twice that
 for a sum (Thakur et al. 2005, "Optimization of Collective Communication Operations in MPICH").
 """
@@ -13,7 +13,7 @@ from jaxpipe.planning.layouts import Layout
 
 
 class Links(NamedTuple):
-    """efficiency: the share of the rated bytes a second that is reached; latency: seconds of each operation."""
+    """efficiency: the share of the rates that is reached; latency: seconds of each operation."""
 
     hardware: Hardware
     efficiency: float

@@ -1,8 +1,8 @@
 """What the parts of a step take by estimate, where nothing was measured: arithmetic and bytes over rates.
 
 A product takes its FLOPs at ``PRODUCTS`` of the peak; what lies between products is bound by memory, at
-``MEMORY`` of its rate, and so are gradients that are added up and the optimizer. Nothing overlaps but messages,
-as in the program: sums over ``tp`` and ``dp`` are waited for. FLOPs are those of models/flops.py.
+``MEMORY`` of its rate, and so are gradients that are added up and the optimizer. Nothing overlaps but
+messages, as in the program: sums over ``tp`` and ``dp`` are waited for. FLOPs are those of models/flops.py.
 
 The shares below are what large bf16 products, flash attention and NCCL commonly reach on A100 and H100. They
 were not measured with this program: a file of costs (``jaxpipe profile``) replaces all of this.
@@ -57,6 +57,7 @@ def estimated_parts(task: Task, layout: Layout, hardware: Hardware) -> PartSecon
         },
         recomputation=again,
         tensor=tensor.F + tensor.B + tensor.W + tensor.again,
+        shards=zero.F + zero.B + zero.W,
         head=_head(task, layout, hardware) + ends.head,
         embedding=2 * look_up / memory + ends.embedding,
         unembedding=4 * look_up / memory + ends.unembedding,

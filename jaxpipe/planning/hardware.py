@@ -1,4 +1,4 @@
-"""What devices can do: arithmetic, memory, and links within a host and between hosts; by JAX's ``device_kind``.
+"""What devices can do: arithmetic, memory, links within a host and between hosts; by JAX's ``device_kind``.
 
 Rates are the makers' own, per device and, of links, in one direction. What programs reach of them is stated
 where it is used (estimated_costs.py, collectives.py).
@@ -27,7 +27,7 @@ class Hardware:
 
 
 _KNOWN = (
-    # NVIDIA's data sheets: of sparse products half the rate, of NVLink half of what is said of both directions;
+    # NVIDIA's data sheets: of sparse products half the rate, of NVLink half of what both directions have;
     # between hosts the adapters of its own servers (DGX), one a GPU: 200 Gbit/s, from H100 on 400
     Hardware("NVIDIA A100", 312e12, 2.039e12, 300e9, 25e9, 8),
     Hardware("NVIDIA H100 PCIe", 756e12, 2.0e12, 64e9, 25e9, 8),
@@ -40,7 +40,7 @@ _KNOWN = (
     Hardware("NVIDIA GB200", 2500e12, 8.0e12, 900e9, 50e9, 72),
     Hardware("NVIDIA L4", 121e12, 0.3e12, 32e9, 12.5e9, 8),
     Hardware("NVIDIA L40S", 362e12, 0.864e12, 32e9, 25e9, 8),
-    # Google's pages on the versions of Cloud TPU, per chip, which is one device of JAX. Its links go along two
+    # Google's pages on the versions of Cloud TPU, per chip, which is one device of JAX. Links go along two
     # or three axes, of which a group of devices uses one, both ways round; they join a whole pod.
     Hardware("TPU v4", 275e12, 1.2e12, 100e9, 6.25e9, 4096),
     Hardware("TPU v5 lite", 197e12, 0.819e12, 100e9, 6.25e9, 256),

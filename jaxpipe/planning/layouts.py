@@ -1,8 +1,8 @@
 """The layouts that a run may have: what the rules of the configuration allow, enumerated.
 
-A layout is the mesh, the schedule with its sizes, and how memory is traded for time. Of choices of which one is
-never worse the other is left out: tensor parallelism comes with sequence parallelism where the sequence divides,
-and stays within a host; one rank runs its microbatches one after the other, B and W as one action.
+A layout is the mesh, the schedule with its sizes, and how memory is traded for time. Of choices of which one
+is never worse the other is left out: tensor parallelism comes with sequence parallelism where the sequence
+divides, and stays within a host; one rank runs its microbatches one after the other, B and W as one action.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """What the parts of a step take by a file of measured costs, also of other sizes than were measured.
 
-An action takes as long for each token and, over ``tp``, for each share of a layer, as it was measured. What
-devices tell each other that no measurement holds is reckoned by bytes: at the rate of the measured message, or
+An action takes as long for each token and, over ``tp``, for each share of a layer, as was measured. What
+devices tell each other that no measurement holds goes by bytes: at the rate of the measured message, or
 by the links of a device that is known.
 
 Emulated devices share the cores of one machine: nothing travels beside the work, so a message is part of its
@@ -39,8 +39,8 @@ def find_cost_faults(costs: MeasuredCosts, task: Task) -> list[str]:
     """Where the costs are of something else than the task: as rule, values and remedy."""
     remedy = "measure with `jaxpipe profile` of this configuration"
     found = [
-        f"costs are of a model of {name}={costs.model.get(name)}, but here it is {getattr(task.model, name)}; "
-        f"{remedy}"
+        f"costs are of a model of {name}={costs.model.get(name)}, but here it is "
+        f"{getattr(task.model, name)}; {remedy}"
         for name in _LAYER_SHAPE
         if costs.model.get(name, getattr(task.model, name)) != getattr(task.model, name)
     ]
@@ -80,6 +80,7 @@ def measured_parts(task: Task, layout: Layout, costs: MeasuredCosts) -> PartSeco
         actions=actions,
         recomputation=max(actions["B"].at(1) - more["B"] - without, 0.0),
         tensor=tensor.F + tensor.B + tensor.W + tensor.again,
+        shards=zero.F + zero.B + zero.W,
         head=costs.head * ends_size / (layout.pp * layout.tp) + ends.head,
         embedding=costs.embedding * ends_size + ends.embedding,
         unembedding=costs.embedding * ends_size + ends.unembedding,

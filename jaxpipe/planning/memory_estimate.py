@@ -1,7 +1,7 @@
 """What a device holds, by formulas: near enough to search by; training/memory.py counts what is shown.
 
-State, weights, accumulators and slots follow the same sizes as there and are exact but for what remat ``none``
-keeps; the work of a tick, and what attention holds within it, is a formula fitted to that count.
+State, weights, accumulators and slots follow the same sizes as there and are exact, but for what remat
+``none`` keeps; the work of a tick, and what attention holds within it, is a formula fitted to that count.
 """
 
 from typing import NamedTuple

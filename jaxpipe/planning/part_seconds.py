@@ -23,8 +23,8 @@ class Line(NamedTuple):
 class PartSeconds(NamedTuple):
     """Seconds on one device; the kinds of action are F, B, W and BW.
 
-    recomputation, tensor: of ``actions``, for each layer and microbatch what B does again, and what devices of a
-        rank tell each other.
+    recomputation, tensor, shards: of ``actions``, for each layer and microbatch what B does again, what
+        devices of a rank tell each other, and what ZeRO 2 and 3 gather and scatter over ``dp``.
     transfer: of a message; where it cannot travel beside the work it is part of ``tick``, and this is 0.
     before, reduction, update: once a step.
     sharing: ``sharing[k - 1]`` is how many times as long an action takes when k devices act at once.
@@ -33,6 +33,7 @@ class PartSeconds(NamedTuple):
     actions: Mapping[str, Line]
     recomputation: float
     tensor: float
+    shards: float
     head: float
     embedding: float
     unembedding: float
@@ -49,7 +50,7 @@ class PartSeconds(NamedTuple):
         return all(times == 1 for times in self.sharing)
 
     def slowed(self, num_acting: int) -> float:
-        """How many times as long an action takes when so many devices act; grows on beyond what was measured."""
+        """How many times as long an action takes when so many devices act; beyond what was measured, too."""
         known = len(self.sharing)
         if num_acting <= known:
             return self.sharing[max(num_acting, 1) - 1]

@@ -2,7 +2,8 @@
 
 The ticks are timed as ``simulate(sync="neighbor")`` does: what a rank does in a tick begins when its own last
 tick and those of its neighbours ``transfer_ticks`` before have ended; before an end of the pipe all wait for
-all. Two things more: each tick costs something by itself, and devices that share cores slow each other down.
+all. Two things more: each tick costs something by itself, and devices that share cores slow each other down;
+since their messages are no hardware's either, all of them meet in every tick.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,8 @@ class StepTime(NamedTuple):
     """Seconds of a step.
 
     ticks: from the first tick to the end of the last.
-    work: of it the actions and ends of the rank that has most of them; ``recomputation`` and ``tensor`` (talk
-        between the devices of a rank) are parts of it, ``ends`` too.
+    work: of it the actions and ends of the rank that has most of them; ``recomputation``, ``tensor`` (talk
+        between the devices of a rank), ``shards`` (of ZeRO's talk) and ``ends`` are parts of it.
     once: before and after the ticks: weights, sums over ``dp``, the optimizer; ``reduction`` is a part.
     """
 
@@ -30,6 +31,7 @@ class StepTime(NamedTuple):
     work: float
     recomputation: float
     tensor: float
+    shards: float
     ends: float
     once: float
     reduction: float
@@ -65,6 +67,7 @@ def predict(task: Task, layout: Layout, parts: PartSeconds) -> StepTime:
         work=min(max(works), ticks),
         recomputation=parts.recomputation * share,
         tensor=parts.tensor * share,
+        shards=parts.shards * share,
         ends=ends,
         once=_once(layout, parts),
         reduction=parts.reduction,
@@ -115,21 +118,21 @@ def _time(
     """The end of the last tick; each rank is ``copies`` devices, which all do the same."""
     num_ranks = rows.placement.num_ranks
     around = [((rank - 1) % num_ranks, (rank + 1) % num_ranks) for rank in range(num_ranks)]
-    travel, tick = parts.transfer, parts.tick
     slowed = parts.slowed(copies * num_ranks)
     ended = [[0.0] * num_ranks for _ in range(transfer_ticks)]
-    for row in rows.rows:
+    for number, row in enumerate(rows.rows):
+        travel = parts.transfer if number >= transfer_ticks else 0.0  # nothing is on its way before
         own, others = ended[-1], ended[0]
         times = [
             max(own[rank], others[below] + travel, others[above] + travel) if num_ranks > 1 else own[0]
             for rank, (below, above) in enumerate(around)
         ]
         share = _ends_of(row, parts)
-        if share:
+        if share or not parts.has_own_hardware:
             times = [max(times) + share * slowed] * num_ranks
         for rank, duration in _durations(row, seconds, parts, copies=copies):
             times[rank] += duration
-        ended = [*ended[1:], [time + tick for time in times]]
+        ended = [*ended[1:], [time + parts.tick for time in times]]
     return max(ended[-1])
 
 

@@ -28,11 +28,12 @@ def meshes_left_out(task: Task) -> Mapping[str, list[str]]:
 
 def _shares(time: StepTime) -> dict[str, float]:
     """Seconds of a step by what they are spent on."""
-    counted = time.recomputation + time.tensor + time.ends
+    counted = time.recomputation + time.tensor + time.shards + time.ends
     return {
         "the bubble is": time.ticks - time.work,
         "recomputation takes": time.recomputation,
         "talk over tp takes": time.tensor,
+        "ZeRO in every microbatch takes": time.shards,
         "embedding and head take": time.ends,
         "sums over dp take": time.reduction,
         "weights and optimizer take": time.once - time.reduction,

@@ -1,12 +1,13 @@
 """The fastest layouts that fit, and the fastest for less memory.
 
 Every layout has a time that it cannot beat, by formula. They are looked at from the smallest of these on, and
-the search ends where that is longer than what was found: nothing faster is left. So only promising schedules are
-made and timed; what was timed is kept, as a search for another amount of memory asks for much of it again.
+the search ends where that is longer than what was found: nothing faster is left. Only what is promising
+is made and timed; what was timed is kept, as a search for another amount of memory asks for much of it again.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from jaxpipe.planning.communication import TWO_PIPES
@@ -22,7 +23,7 @@ PartsOf = Callable[[Layout], PartSeconds]
 NEAR = 1.1
 """How many times as much as there is formulas of bytes may say of a layout that fits after all."""
 
-_MOST_MISFITS = 400
+_MOST_MISFITS = 1500
 """How many layouts that are too large are looked at, to say which would be faster."""
 
 
@@ -105,18 +106,20 @@ def smallest(space: Space, count: int) -> list[Proposal]:
 
 
 def faster_but_larger(space: Space, best: Proposal, memory: float) -> list[Proposal]:
-    """Layouts that would beat ``best`` but do not fit, by formula; of each remat and ZeRO the smallest, the fastest first."""
+    """Layouts that would beat ``best`` but do not fit, by formula: of each remat and ZeRO the smallest.
+
+    The fastest first; none that needs more than twice the memory.
+    """
     may = (
-        candidate
+        candidate.layout
         for candidate in space.candidates
         if candidate.least_seconds < best.time.total and candidate.least_bytes <= 2 * memory
     )
-    smallest_first = sorted(may, key=lambda candidate: candidate.least_bytes)
+    sizes = {layout: _bytes_by_order(space.task, layout) for layout in islice(may, _MOST_MISFITS)}
     found: dict[tuple, Proposal] = {}
-    for candidate in smallest_first[:_MOST_MISFITS]:
-        layout = candidate.layout
+    for layout in sorted((layout for layout in sizes if sizes[layout] > memory), key=sizes.__getitem__):
         kind = layout.remat, layout.zero
-        if kind in found or _may_fit(space.task, layout, memory):
+        if kind in found or sizes[layout] > 2 * memory:
             continue
         proposal = proposal_of(space, layout)
         if proposal.time.total < best.time.total:

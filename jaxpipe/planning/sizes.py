@@ -1,4 +1,4 @@
-"""Counts that both bytes and seconds are made of: parameters of a layer, rows of the vocabulary, layers of a rank."""
+"""Counts of which bytes and seconds are made: parameters of a layer, rows of the vocabulary, layers."""
 
 from typing import NamedTuple
 

@@ -31,7 +31,7 @@ def planned_memory(config: Config, platform: str) -> StepMemory:
 
 
 def _traceable(platform: str, config: Config) -> Implementation:
-    """cuDNN's attention is only traced where it is; with isolated documents it reads a mask, and xla's holds one."""
+    """cuDNN's is only traced where it is; with isolated documents it reads a mask, and xla's holds one."""
     attention = attention_for(platform, jnp.dtype(config.train.compute_dtype))
     if attention != "cudnn":
         return attention
