@@ -1,7 +1,7 @@
 """Predicted against measured: the time of a step within 15 %, the bytes of a device within 10 %.
 
-Costs are measured on the devices of this machine, then steps of layouts that differ in everything. A microbatch
-on one copy of the pipeline has the size that was measured: costs of other sizes are extrapolated, not predicted.
+Costs are measured on the devices of this machine, then steps of layouts that differ in everything. A
+microbatch on one copy of the pipeline has the size that was measured: costs of other sizes are extrapolated.
 """
 
 from dataclasses import replace
