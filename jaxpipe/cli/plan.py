@@ -71,7 +71,10 @@ def run(arguments: argparse.Namespace) -> None:
     space = make_space(request.task, request.parts_of)
     chosen = _choose(request, space)
     if not chosen:
-        raise RefusedError([_what_would_fit(request, space)])
+        least = _least(request, space)
+        chosen = [shown for shown in least if shown.total <= request.memory]
+        if not chosen:
+            raise RefusedError([_what_would_fit(request, least)])
     larger = _larger(request, space, chosen[0])
     if arguments.picture:
         _draw(request, space, chosen, Path(arguments.picture))
@@ -105,17 +108,21 @@ def _larger(request: Request, space: Space, best: Shown) -> list[Shown]:
     return [shown for proposal in found if (shown := _counted(request, proposal)).total > request.memory]
 
 
-def _what_would_fit(request: Request, space: Space) -> str:
+def _least(request: Request, space: Space) -> list[Shown]:
+    """The layouts that hold least, the fastest first."""
+    proposals = sorted(smallest(space, _MOST_SMALLEST), key=lambda proposal: proposal.time.total)
+    return [
+        _counted(request, proposal)
+        for proposal in proposals
+        if not faults(with_layout(request.config, proposal.layout))
+    ]
+
+
+def _what_would_fit(request: Request, smallest_ones: list[Shown]) -> str:
     """The least that is needed, and how."""
-    start = (
-        f"--memory: no layout of {request.file} on {counted(request.task.num_devices, 'device')} fits into"
-    )
-    start += f" {format_memory(request.memory)}"
-    least = min(
-        (_counted(request, proposal) for proposal in smallest(space, _MOST_SMALLEST)),
-        key=lambda shown: shown.total,
-        default=None,
-    )
+    devices = counted(request.task.num_devices, "device")
+    start = f"--memory: no layout of {request.file} on {devices} fits into {format_memory(request.memory)}"
+    least = min(smallest_ones, key=lambda shown: shown.total, default=None)
     if least is None:
         reasons = "; ".join(meshes_left_out(request.task))
         return (

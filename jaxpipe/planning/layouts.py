@@ -6,7 +6,7 @@ divides, and stays within a host; one rank runs its microbatches one after the o
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from jaxpipe.models.llama_config import LlamaConfig
@@ -180,8 +180,3 @@ def _schedules(task: Task, pp: int, num_microbatches: int) -> Iterator[tuple[str
             sizes = {"num_ranks": pp, "num_microbatches": num_microbatches, "num_chunks": num_chunks}
             if not find_faults(name, **sizes):
                 yield name, num_chunks
-
-
-def for_devices(task: Task, num_devices: int) -> Task:
-    """The same on another number of devices."""
-    return replace(task, num_devices=num_devices)

@@ -20,7 +20,7 @@ from jaxpipe.planning.tick_rows import all_slots_of, slots_of
 PartsOf = Callable[[Layout], PartSeconds]
 """What the parts of a step take; neither order nor ticks matter to it."""
 
-NEAR = 1.1
+NEAR = 1.12
 """How many times as much as there is formulas of bytes may say of a layout that fits after all."""
 
 _MOST_MISFITS = 1500
@@ -49,11 +49,6 @@ class Space:
     parts_of: PartsOf
     candidates: tuple[_Candidate, ...]
     known: dict[Layout, Proposal] = field(default_factory=dict)
-
-    @property
-    def least_bytes(self) -> float:
-        """What no layout holds less than."""
-        return min((candidate.least_bytes for candidate in self.candidates), default=0.0)
 
 
 def make_space(task: Task, parts_of: PartsOf) -> Space:
