@@ -26,7 +26,7 @@ def planned_memory(config: Config, platform: str) -> StepMemory:
         (m, config.train.global_batch_size // m, config.data.sequence_length), jnp.int32
     )
     extras = dict.fromkeys(("segments", "positions"), tokens) if config.data.isolate_documents else {}
-    batch = Batch(tokens, tokens, extras)
+    batch = Batch._make((tokens, tokens, extras))
     return step_memory(plan.program, params, batch, constants, widens=platform == "cpu")
 
 
