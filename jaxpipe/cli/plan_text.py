@@ -45,7 +45,7 @@ _HEADER = (
 def as_text(request: Request, chosen: Sequence[Shown], larger: Sequence[Shown]) -> str:
     """All that there is to say."""
     lines = [*_headline(request), ""]
-    rows = [_row(request, number, shown) for number, shown in enumerate(chosen, 1)]
+    rows = tuple(_row(request, number, shown) for number, shown in enumerate(chosen, 1))
     lines += [*draw_table(Table(_HEADER, rows)), "", *_losers(chosen)]
     lines += [*_too_large(request, chosen[0], larger), *_left_out(request), ""]
     lines += ["bytes of a device with the first:", *_bytes(chosen[0]), ""]
