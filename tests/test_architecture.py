@@ -114,6 +114,7 @@ def test_every_folder_has_rules() -> None:
         "jaxpipe.cli.hugging_face.import_hf",
         "jaxpipe.cli.hugging_face.export_hf",
         "jaxpipe.cli.hugging_face.compare_hf",
+        "jaxpipe.cli.plan",
         "jaxpipe.cli.profile",
     ],
 )

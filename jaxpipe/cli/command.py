@@ -12,6 +12,7 @@
     jaxpipe checkpoint export runs/first -o first.npz
     jaxpipe data prepare 'texts/**/*.jsonl' -o prepared --tokenizer tokenizer.json
     jaxpipe data verify prepared
+    jaxpipe plan --model configs/llama3_70b.yaml --devices 64 --memory 80GB --picture frontier.svg
     jaxpipe generate runs/first --prompt "def "
     jaxpipe import-hf Llama-3.2-1B runs/second my.yaml --mesh.dp 2
     jaxpipe export-hf runs/second second-hf --dtype bfloat16
@@ -66,6 +67,7 @@ _GROUPS = (
 ``run``, whose docstring describes it."""
 
 _ALONE: tuple[tuple[str, str, str], ...] = (
+    ("plan", "which layout to train with: what fits, how fast, and why not faster", "plan"),
     ("generate", "continue a text with the model of a checkpoint", "generate"),
     ("import-hf", "start a run from a Llama of Hugging Face", "hugging_face.import_hf"),
     ("export-hf", "write a checkpoint as a Llama of Hugging Face", "hugging_face.export_hf"),

@@ -6,6 +6,7 @@ what stands there changes no bit of the result.
 einsum   two products around a softmax, written out: fastest on CPU (docs/measurements.md)
 xla      jax.nn.dot_product_attention as XLA compiles it
 cudnn    the same through cuDNN's flash attention: GPU, bf16 or fp16
+shapes   what that holds, to be traced for its memory where there is no GPU (flash_shapes.py)
 """
 
 from typing import Literal
@@ -15,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32
 
+from jaxpipe.models.flash_shapes import flash_shapes
+
 # einsum letters: b batch, k kv head, r query row (of a kv head's query heads), t key position, d head_dim
 
-Implementation = Literal["einsum", "xla", "cudnn"]
+Implementation = Literal["einsum", "xla", "cudnn", "shapes"]
 
 
 def attention_for(platform: str, dtype: jnp.dtype) -> Implementation:
@@ -43,6 +46,8 @@ def causal_attention(
     """
     if implementation == "einsum":
         return _einsum_attention(q, k, v, segments)
+    if implementation == "shapes":
+        return flash_shapes(q, k, v)
     mask = None if segments is None else _same_segment(segments)[:, None]
     return jax.nn.dot_product_attention(q, k, v, mask=mask, is_causal=True, implementation=implementation)
 

@@ -9,10 +9,11 @@ from jaxpipe.pipeline.executor import (
     make_loss_and_gradients_in_slots,
     make_timed_loss_and_gradients,
 )
-from jaxpipe.pipeline.layout import Layout, balanced_layers, to_canonical_layout, to_stage_layout
+from jaxpipe.pipeline.layout import Layout, to_canonical_layout, to_stage_layout
 from jaxpipe.pipeline.program import Program, Settings
 from jaxpipe.pipeline.sharding import Sharding
 from jaxpipe.pipeline.split_vjp import dense
+from jaxpipe.schedules import balanced_layers
 
 __all__ = [
     "Batch",

@@ -81,17 +81,6 @@ Convert = Callable[[jax.Array, Layout], jax.Array]
 """One leaf from one layout to the other."""
 
 
-def balanced_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
-    """Layers of each stage, as even as can be, the longer stages first: 10 over 4 gives 3, 3, 2, 2."""
-    if num_layers < num_stages:
-        raise ValueError(
-            f"{num_layers} layers cannot fill {num_stages} stages; use at least {num_stages} layers, "
-            "or fewer ranks or chunks"
-        )
-    quotient, remainder = divmod(num_layers, num_stages)
-    return tuple(quotient + (stage < remainder) for stage in range(num_stages))
-
-
 def to_stage_layout(params: Tree, layout: Layout) -> Tree:
     """Canonical parameters, or anything shaped like them, as the ranks hold them."""
     return _by_group(params, layout, layers=place_layers, vocabulary=pad_vocabulary)

@@ -16,7 +16,7 @@ from jaxpipe.schedules.generators.catalog import (
 )
 from jaxpipe.schedules.generators.evaluation import forward_only
 from jaxpipe.schedules.grid import time_grid
-from jaxpipe.schedules.placement import Placement, looped, mirrored, v_shaped
+from jaxpipe.schedules.placement import Placement, balanced_layers, looped, mirrored, v_shaped
 from jaxpipe.schedules.recompute import with_recompute
 from jaxpipe.schedules.render import as_dict, order_grid
 from jaxpipe.schedules.schedule import Schedule
@@ -41,6 +41,7 @@ __all__ = [
     "Simulation",
     "as_dict",
     "assign_ticks",
+    "balanced_layers",
     "build",
     "closed_forms",
     "default_schedule",

@@ -69,3 +69,14 @@ def mirrored(num_ranks: int, num_pipes: int = 2) -> Placement:
         up = tuple((first + stage) % num_ranks for stage in range(num_ranks))
         stage_ranks.append(up[::-1] if pipe % 2 else up)
     return Placement(num_ranks, tuple(stage_ranks), ((0,) * num_ranks,) * num_pipes)
+
+
+def balanced_layers(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Layers of each stage, as even as can be, the longer stages first: 10 over 4 gives 3, 3, 2, 2."""
+    if num_layers < num_stages:
+        raise ValueError(
+            f"{num_layers} layers cannot fill {num_stages} stages; use at least {num_stages} layers, "
+            "or fewer ranks or chunks"
+        )
+    quotient, remainder = divmod(num_layers, num_stages)
+    return tuple(quotient + (stage < remainder) for stage in range(num_stages))

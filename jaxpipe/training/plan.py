@@ -10,13 +10,14 @@ from jax.sharding import Mesh
 from jaxpipe.config import Config
 from jaxpipe.config.schedule_choice import choice_of, make_schedule
 from jaxpipe.lowering import TickTable, lower
-from jaxpipe.models.attention import attention_for
+from jaxpipe.models.attention import Implementation, attention_for
 from jaxpipe.models.flops import flops_per_token
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
 from jaxpipe.pipeline import Layout, Program, Settings, Sharding, Tree, balanced_layers
+from jaxpipe.planning.hardware import peak_flops
 from jaxpipe.schedules import Placement, Schedule, forward_only
 from jaxpipe.training.optimizer import AdamW
-from jaxpipe.training.utilization import Utilization, peak_flops
+from jaxpipe.training.utilization import Utilization
 
 
 class Plan(NamedTuple):
@@ -34,14 +35,19 @@ class Plan(NamedTuple):
     make_constants: Callable[[], Tree]
 
 
-def make_plan(config: Config, mesh: Mesh) -> Plan:
-    """The plan of a configuration without faults."""
+def make_plan(config: Config, mesh: Mesh, *, attention: Implementation | None = None) -> Plan:
+    """The plan of a configuration without faults.
+
+    attention: that of the mesh's devices, if left out; a mesh without devices must say.
+    """
     model, pipeline = config.model, config.pipeline
     schedule = make_schedule(choice_of(config))
     placement = schedule.placement
     layers = pipeline.layers_per_stage or balanced_layers(model.num_hidden_layers, placement.num_stages)
     dtype = jnp.dtype(config.train.compute_dtype)
-    contract = llama_contract(model, attention_for(mesh.devices.flat[0].platform, dtype))
+    if attention is None:
+        attention = attention_for(mesh.devices.flat[0].platform, dtype)
+    contract = llama_contract(model, attention)
     settings = Settings(remat=pipeline.remat, compute_dtype=dtype)
     sharding = Sharding(
         tp=config.mesh.tp,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from jaxpipe.training.utilization import Utilization, peak_flops, rate_of
+from jaxpipe.planning.hardware import peak_flops
+from jaxpipe.training.utilization import Utilization, rate_of
 
 
 @pytest.mark.parametrize(
