@@ -14,8 +14,8 @@ from jaxpipe.errors import InputError
 _EMULATION_FLAG = "--xla_force_host_platform_device_count"
 
 _POOL_SIZE = "NPROC"
-"""How many threads XLA's pool for CPU has, if that is more than devices. A device that waits for another holds
-one of them, so with as many as devices none was left to share a product's work (docs/performance.md)."""
+"""How many threads XLA's pool for CPU has, if that is more than devices. A device that waits for another
+holds one of them: with as many as devices none is left to share a product's work (docs/performance.md)."""
 
 
 def emulate(num_devices: int) -> None:
