@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int32, UInt32
 
 from jaxpipe.pipeline.cache import Place, empty_cache
 from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Cached, StageContract, Tree
+from jaxpipe.pipeline.device_dimension import without_devices
 from jaxpipe.pipeline.end_axes import EndAxes, broadcast, embeddings
 from jaxpipe.pipeline.layout import Layout
 from jaxpipe.pipeline.loops import over_layers, read, tied
@@ -207,7 +208,7 @@ def _sharding(decoder: Decoder) -> Sharding:
 
 def _compute_weights(params: Tree, dtype: jnp.dtype) -> Tree:
     """This device's weights in the compute dtype, once a program; what is small stays fp32."""
-    layers = jax.tree.map(lambda leaf: leaf[0], params["layers"])
+    layers = without_devices(params["layers"])
     layers["kernels"] = jax.tree.map(lambda leaf: leaf.astype(dtype), layers["kernels"])
     vocabulary = {group: params[group].astype(dtype) for group in VOCABULARY_GROUPS if group in params}
     return {"layers": layers, "final": params["final"], **vocabulary}

@@ -22,6 +22,7 @@ from jaxpipe.lowering.segments import Segment, TickUse
 from jaxpipe.lowering.table import EndColumns, RankColumns
 from jaxpipe.pipeline.buffers import SLOTS, Buffers, Slots, allocate, fill_of
 from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Batch, LossAndGradients, Tree
+from jaxpipe.pipeline.device_dimension import with_devices, without_devices
 from jaxpipe.pipeline.end_axes import EndAxes
 from jaxpipe.pipeline.ends import Ends
 from jaxpipe.pipeline.loops import StageLoops
@@ -60,9 +61,9 @@ def make_loss_and_gradients_in_slots(
     lie = PartitionSpec(_axes(program))
 
     def local(params: Tree, batch: Batch, constants: Tree, slots: Slots, columns: Columns) -> tuple:
-        own = jax.tree.map(lambda leaf: leaf[0], slots)
+        own = without_devices(slots)
         result, buffers, _ = _local_loss_and_gradients(program, params, batch, constants, columns, slots=own)
-        return result, jax.tree.map(lambda leaf: leaf[None], _slots(buffers))
+        return result, with_devices(_slots(buffers))
 
     return _over_mesh(program, local, lambda params: (_gradient_specs(program, params), lie), more=(lie,))
 
@@ -118,7 +119,7 @@ def make_given_ticks(program: Program) -> Callable[[Tree, Batch, Tree, "Columns"
 
     def local(params: Tree, batch: Batch, constants: Tree, given: Columns, columns: Columns) -> Buffers:
         buffers, _ = _run_ticks(program, params, batch, constants, given, jnp.ones(()))
-        return jax.tree.map(lambda leaf: leaf[None], buffers)
+        return with_devices(buffers)
 
     lie = PartitionSpec(_axes(program))
     return _over_mesh(program, local, lambda params: lie, more=(_COLUMN_SPECS,))
@@ -129,7 +130,7 @@ def buffer_shapes(program: Program, params: Tree, batch: Batch, constants: Tree)
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> Buffers:
         buffers = _prepare(program, params, batch, constants, jnp.ones(()))[2]
-        return jax.tree.map(lambda leaf: leaf[None], buffers)
+        return with_devices(buffers)
 
     run = _over_mesh(program, local, lambda params: PartitionSpec(_axes(program)))
     shapes = jax.eval_shape(run, params, batch, constants)
@@ -204,7 +205,7 @@ def _local_loss_and_gradients(
     buffers, besides = _run_ticks(program, params, batch, constants, columns, scale, slots=slots, timed=timed)
     gradients, loss = add_pipes(buffers, program.layout.placement, tied="head" not in params)
     gradients = _reduce(program, gradients)
-    gradients["layers"] = jax.tree.map(lambda gradient: gradient[None], gradients["layers"])
+    gradients["layers"] = with_devices(gradients["layers"])
     return LossAndGradients(_total(program, loss) * scale, num_tokens, gradients), buffers, besides
 
 
@@ -296,7 +297,7 @@ def _prepare(
 def _compute_weights(program: Program, params: Tree) -> Tree:
     """This rank's weights of all pipes in the compute dtype, once a step; what is small stays fp32."""
     dtype = program.settings.compute_dtype
-    layers = jax.tree.map(lambda leaf: leaf[0], params["layers"])
+    layers = without_devices(params["layers"])
     layers["kernels"] = jax.tree.map(lambda leaf: leaf.astype(dtype), layers["kernels"])
     layers = copy_to_pipes(layers, program.layout.placement)
     vocabulary = {group: params[group].astype(dtype) for group in VOCABULARY_GROUPS if group in params}

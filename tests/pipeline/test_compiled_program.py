@@ -26,9 +26,12 @@ from jaxpipe.pipeline import (
     StageContract,
     Tree,
     buffer_shapes,
+    device_dimension,
     ends,
     loops,
+    make_empty_slots,
     make_loss_and_gradients,
+    make_loss_and_gradients_in_slots,
     to_stage_layout,
 )
 from jaxpipe.pipeline.remat import Remat
@@ -192,6 +195,43 @@ def test_without_ties_products_leave_their_loops(schedule: str, monkeypatch: pyt
     assert any(fault.startswith("dot") for fault in found)
     assert any(fault.startswith("all-reduce") for fault in found)
     assert any(fault.startswith("a buffer touched") for fault in found)
+
+
+def copies(schedule: str) -> list[str]:
+    """Of all weights, gradients or slots of a rank, before, in and after the ticks; two stages of one layer."""
+    params, table = mlp.make_params(4), lower(build(schedule, num_ranks=2, num_microbatches=4))
+    program = make_program(mlp.CONTRACT, table, params, settings=Settings())
+    # of 2 sequences: no slots are of the size of gradients, in whose place XLA would return these
+    arguments = to_stage_layout(params, program.layout), mlp.make_batch(4), mlp.make_constants()
+    slots = jax.eval_shape(make_empty_slots(program, *arguments))
+    step = jax.jit(make_loss_and_gradients_in_slots(program), donate_argnums=3)
+    computations = hlo.parse(step.lower(*arguments, slots).compile(SAME_HLO).as_text())
+    buffers = buffer_shapes(program, *arguments)
+    kept = {leaf.shape for leaf in jax.tree.leaves(buffers) if leaf.size > buffers.message.size}
+    kept |= {(1, *shape) for shape in kept}
+    return [
+        instruction.line
+        for computation in computations.values()
+        for instruction in computation.values()
+        if instruction.opcode == "copy"
+        and instruction.shapes[0].dims in kept
+        # zeros are made once, and copied to each accumulator of the shape
+        and computation[instruction.operands[0]].opcode not in ("broadcast", "fusion")
+    ]
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb_v"])
+def test_nothing_that_a_step_is_given_or_gives_back_is_copied(schedule: str) -> None:
+    assert copies(schedule) == []
+
+
+def test_with_a_layout_of_its_own_choice_xla_copies_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trap is there, and the test above sees it."""
+    monkeypatch.setattr(device_dimension, "_in_order", lambda array: array)
+    found = " ".join(copies("zb_v"))
+    weights, gradients = ("f32[2,1,8,12]", "f32[1,2,1,8,12]")
+    assert weights in found
+    assert gradients in found
 
 
 @pytest.mark.parametrize(
