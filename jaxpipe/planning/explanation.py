@@ -15,6 +15,7 @@ from statistics import median
 from jaxpipe.errors import InputError
 from jaxpipe.planning.costs_file import MeasuredCosts, action_seconds
 from jaxpipe.planning.measured import measured
+from jaxpipe.planning.schedule_costs import message_seconds, remat_of
 from jaxpipe.planning.tick_file import TickTrace
 from jaxpipe.schedules import Action, Cause, Costs, Kind, Simulation, simulate
 from jaxpipe.schedules.costs import LEAST
@@ -134,10 +135,11 @@ def _costs_from(trace: TickTrace, costs: MeasuredCosts) -> tuple[Costs, float]:
             f"the costs must be those of the run that is explained, but {'; '.join(faults)}; "
             "measure them with `jaxpipe profile` and the run's config.yaml"
         )
-    remat, layers = str(run["remat"]), run["layers_per_stage"]
+    layers, recomputes = run["layers_per_stage"], trace.schedule.recomputes
     slower = _sharing(trace, costs)
 
     def seconds(kind: Kind) -> tuple[float, ...]:
+        remat = remat_of(kind, remat=str(run["remat"]), recomputes=recomputes)
         return tuple(
             slower * action_seconds(costs, kind, remat=remat, num_layers=number) for number in layers
         )
@@ -148,7 +150,7 @@ def _costs_from(trace: TickTrace, costs: MeasuredCosts) -> tuple[Costs, float]:
         "head": slower * costs.head / costs.tp,
         "embedding": slower * costs.embedding / costs.tp,
     }
-    return _as_costs(kinds, **ends), costs.transfer + costs.tick
+    return _as_costs(kinds, **ends), message_seconds(costs, sync="neighbor")
 
 
 def _sharing(trace: TickTrace, costs: MeasuredCosts) -> float:

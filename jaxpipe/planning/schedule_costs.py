@@ -11,11 +11,18 @@ def costs_of_layers(
 
     recomputes: the schedule has R, after which B and W are those of no remat.
     """
-    kinds = {"F": remat, "R": remat} | dict.fromkeys(("B", "W"), "none" if recomputes else remat)
     seconds = {
-        kind: action_seconds(costs, kind, remat=of, num_layers=num_layers) for kind, of in kinds.items()
+        kind: action_seconds(
+            costs, kind, remat=remat_of(kind, remat=remat, recomputes=recomputes), num_layers=num_layers
+        )
+        for kind in ("F", "B", "W", "R")
     }
     return Costs(**seconds, head=costs.head, embedding=costs.embedding)
+
+
+def remat_of(kind: str, *, remat: str, recomputes: bool) -> str:
+    """The remat whose cost an action has: B, W and BW find what R has made, as if there were none."""
+    return "none" if recomputes and kind in ("B", "W", "BW") else remat
 
 
 def message_seconds(costs: MeasuredCosts, *, sync: str) -> float:

@@ -9,10 +9,11 @@ import pytest
 from made_traces import END, SECONDS, TRANSFER, costs_for, make_trace
 
 from jaxpipe.errors import InputError
+from jaxpipe.planning.costs_file import REMATS, ActionSeconds
 from jaxpipe.planning.explanation import explain, shares, spread_of_actions
 from jaxpipe.planning.measured import measured
 from jaxpipe.planning.tick_file import FORMAT, Marks, TickTrace, read_ticks, to_text
-from jaxpipe.schedules import Cause, Kind, looped, parse_action
+from jaxpipe.schedules import Cause, Kind, looped, parse_action, with_recompute
 from jaxpipe.schedules.schedule import Schedule
 
 SIZES = [
@@ -133,11 +134,29 @@ def test_a_file_of_costs_predicts_by_its_own_seconds() -> None:
     trace = make_trace("zb_h1", 4, 8)
     explanation = explain(trace, costs_for(trace))
     assert explanation.costs.F == (2.0,) * 4
-    assert (explanation.costs.head, explanation.transfer) == (1.0, pytest.approx(0.15))
+    # a message each way, and the tick
+    assert (explanation.costs.head, explanation.transfer) == (1.0, pytest.approx(2 * 0.1 + 0.05))
     slower = explain(trace, costs_for(trace, sharing=(1.0, 2.0, 3.0)))
     assert slower.costs.F == (6.0,) * 4  # of four ranks about three act at once
     with pytest.raises(InputError, match=r"tokens of a microbatch is 64 there and 32 here; tp is 2 there"):
         explain(trace, costs_for(trace, tokens=64, tp=2))
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_backward_actions_after_r_cost_what_they_do_without_remat(fuse: bool) -> None:
+    """The run itself has remat full, as F and R have."""
+    full = ActionSeconds(F=2.0, B=2.5, W=1.5, BW=4.0, R=1.0)
+    none = ActionSeconds(F=2.25, B=1.25, W=1.75, BW=3.0, R=8.0)
+    trace = make_trace("1f1b", 2, 4, fuse=fuse)
+    stages = dict.fromkeys(REMATS, full) | {"none": none}
+    costs = costs_for(trace, layer=stages, stage=stages)
+    with_r = dataclasses.replace(trace, schedule=with_recompute(trace.schedule))
+    without, found = explain(trace, costs).costs, explain(with_r, costs).costs
+    assert (found.F, found.R) == ((2.0,) * 2, (1.0,) * 2)
+    assert without.F == (2.0,) * 2
+    # of a stage that knows its BW alone, B and W have half of it each
+    assert (((1.5,) * 2,) * 2 if fuse else ((1.25,) * 2, (1.75,) * 2)) == (found.B, found.W)
+    assert (((2.0,) * 2,) * 2 if fuse else ((2.5,) * 2, (1.5,) * 2)) == (without.B, without.W)
 
 
 def read_back(trace: TickTrace, folder: Path) -> TickTrace:
