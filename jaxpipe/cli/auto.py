@@ -41,7 +41,9 @@ _SILENT_FOR = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Sizes, costs, memory, and how to show what was found."""
     add_size_arguments(parser, with_options=False)
-    add_timing_arguments(parser, costs_are="of all layers of a rank (default 1), or one for each stage")
+    add_timing_arguments(
+        parser, costs_are="of all layers of a rank (default 1), or one for each stage", with_program=False
+    )
     parser.add_argument("--memory", metavar="LIMIT", help="most that a rank may hold (default: no limit)")
     parser.add_argument("--activation", metavar="SIZE", help="of one microbatch from F to B (default 1)")
     parser.add_argument("--until-weight", metavar="SIZE", help="from B to W (default: as --activation)")

@@ -34,12 +34,18 @@ class Timing:
     transfer: float
     sync: str
     transfer_ticks: int
+    specialised: bool
     fuses_backward: bool
     recomputes: bool
 
 
-def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> None:
-    """Costs, messages and the model of waiting; ``costs_are`` says of what."""
+def add_timing_arguments(
+    parser: argparse.ArgumentParser, *, costs_are: str, with_program: bool = True
+) -> None:
+    """Costs, messages and the model of waiting; ``costs_are`` says of what.
+
+    with_program: whether the lowered program may be one of segments.
+    """
     parser.add_argument(
         "--cost",
         metavar="KIND=SECONDS",
@@ -55,6 +61,14 @@ def add_timing_arguments(parser: argparse.ArgumentParser, *, costs_are: str) -> 
         help="async (default): every message its own; neighbor: the lowered program, BW split over two ticks",
     )
     parser.add_argument("--transfer-ticks", metavar="1|2", help="only with --sync neighbor (default 1)")
+    parser.set_defaults(program=None)
+    if with_program:
+        parser.add_argument(
+            "--program",
+            metavar="scan|segments",
+            help="only with --sync neighbor: neighbours wait in every tick (scan, the default), or only in "
+            "those in which they exchange a message (segments)",
+        )
     parser.add_argument(
         "--fuse-backward",
         action="store_true",
@@ -91,6 +105,10 @@ def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
         )
         if arguments.sync == "async":
             faults.append("--transfer-ticks is for --sync neighbor; give that too, or leave it out")
+    if arguments.program not in (None, "scan", "segments"):
+        faults.append(f"--program {arguments.program!r} must be scan or segments")
+    elif arguments.program is not None and arguments.sync == "async":
+        faults.append("--program is for --sync neighbor; give that too, or leave it out")
     if transfer_ticks not in (1, 2):
         faults.append(f"transfer_ticks={transfer_ticks} must be 1 or 2")
     costs = _read_costs(arguments.cost, faults)
@@ -101,6 +119,7 @@ def read_timing(arguments: argparse.Namespace, faults: list[str]) -> Timing:
         transfer,
         arguments.sync,
         transfer_ticks,
+        arguments.program == "segments",
         arguments.fuse_backward,
         arguments.recompute,
     )
@@ -182,6 +201,7 @@ def timed(title: str, schedule: Schedule, timing: Timing, *, costs: Costs, stage
         transfer=timing.transfer,
         sync=timing.sync,
         transfer_ticks=timing.transfer_ticks,
+        specialised=timing.specialised,
     )
     return Timed(title, schedule, simulation, stages_per_unit)
 

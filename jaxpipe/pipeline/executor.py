@@ -20,17 +20,13 @@ from jaxtyping import Array, Float, Int32
 
 from jaxpipe.lowering.segments import Segment, TickUse
 from jaxpipe.lowering.table import EndColumns, RankColumns
-from jaxpipe.pipeline.buffers import SLOTS, Buffers, Slots, allocate, fill_of
+from jaxpipe.pipeline.buffers import SLOTS, Buffers, Slots, fill_of
 from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Batch, LossAndGradients, Tree
 from jaxpipe.pipeline.device_dimension import with_devices, without_devices
-from jaxpipe.pipeline.end_axes import EndAxes
-from jaxpipe.pipeline.ends import Ends
-from jaxpipe.pipeline.loops import StageLoops
-from jaxpipe.pipeline.manual_axes import varying
-from jaxpipe.pipeline.pipes import add_ends, add_pipes, copy_to_pipes
+from jaxpipe.pipeline.pipes import add_ends, add_pipes
 from jaxpipe.pipeline.program import Program
-from jaxpipe.pipeline.sharding import gather_weights, scatter_gradients, stage_specs
-from jaxpipe.pipeline.split_vjp import split_layer
+from jaxpipe.pipeline.sharding import scatter_gradients, stage_specs
+from jaxpipe.pipeline.step_setup import prepare
 from jaxpipe.pipeline.tick import run_plain_tick
 from jaxpipe.pipeline.tick_clock import mark_start, of_all_ranks, run_timed_tick, with_starts
 
@@ -58,7 +54,7 @@ def make_loss_and_gradients_in_slots(
     copies it to others of its shape, and the system finds all their pages anew for each step.
     """
     assert program.has_backward, f"the schedule {program.table.name} has no backward action"
-    lie = PartitionSpec(_axes(program))
+    lie = PartitionSpec(program.axes)
 
     def local(params: Tree, batch: Batch, constants: Tree, slots: Slots, columns: Columns) -> tuple:
         own = without_devices(slots)
@@ -78,7 +74,7 @@ def make_empty_slots(program: Program, params: Tree, batch: Batch, constants: Tr
             lambda leaf: jnp.full((num_devices, *leaf.shape), fill_of(leaf, fill), leaf.dtype), shapes
         )
 
-    return jax.jit(make, out_shardings=NamedSharding(program.mesh, PartitionSpec(_axes(program))))
+    return jax.jit(make, out_shardings=NamedSharding(program.mesh, PartitionSpec(program.axes)))
 
 
 def make_timed_loss_and_gradients(
@@ -92,7 +88,7 @@ def make_timed_loss_and_gradients(
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> tuple:
         result, _, stamps = _local_loss_and_gradients(program, params, batch, constants, columns, timed=True)
-        return result, of_all_ranks(stamps, _axes(program), num_ranks=program.mesh.shape["pp"])
+        return result, of_all_ranks(stamps, program.axes, num_ranks=program.mesh.shape["pp"])
 
     return _over_mesh(program, local, lambda params: (_gradient_specs(program, params), _SAME))
 
@@ -121,7 +117,7 @@ def make_given_ticks(program: Program) -> Callable[[Tree, Batch, Tree, "Columns"
         buffers, _ = _run_ticks(program, params, batch, constants, given, jnp.ones(()))
         return with_devices(buffers)
 
-    lie = PartitionSpec(_axes(program))
+    lie = PartitionSpec(program.axes)
     return _over_mesh(program, local, lambda params: lie, more=(_COLUMN_SPECS,))
 
 
@@ -129,10 +125,10 @@ def buffer_shapes(program: Program, params: Tree, batch: Batch, constants: Tree)
     """What one device holds while the ticks run, as shapes; the arguments may be shapes themselves."""
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> Buffers:
-        buffers = _prepare(program, params, batch, constants, jnp.ones(()))[2]
+        buffers = prepare(program, params, batch, constants, jnp.ones(()))[2]
         return with_devices(buffers)
 
-    run = _over_mesh(program, local, lambda params: PartitionSpec(_axes(program)))
+    run = _over_mesh(program, local, lambda params: PartitionSpec(program.axes))
     shapes = jax.eval_shape(run, params, batch, constants)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shapes)
 
@@ -228,7 +224,7 @@ def _run_ticks(
 
     slots: in place of new ones.
     """
-    loops, ends, buffers = _prepare(program, params, batch, constants, scale)
+    loops, ends, buffers = prepare(program, params, batch, constants, scale)
     buffers = buffers._replace(**(slots or {}))
     # a rank's own columns have lost their dimension of ranks
     rows = Columns(RankColumns(*(column[:, 0] for column in columns.ranks)), columns.ends)
@@ -273,116 +269,6 @@ def _run_segment(
     return buffers, jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), results)
 
 
-def _prepare(
-    program: Program, params: Tree, batch: Batch, constants: Tree, scale: Float[Array, ""] | None
-) -> tuple[StageLoops, Ends, Buffers]:
-    """What the ticks need, computed once a step."""
-    axes = _axes(program)
-    shards = _compute_weights(program, varying(params, axes))
-    sharding = program.layout.sharding
-    weights = gather_weights(shards, sharding) if sharding.zero in (1, 2) else shards
-    batch, constants = varying((batch, constants), axes)
-    loops = _stage_loops(program, weights, batch, constants)
-    buffers = allocate(
-        program.table,
-        message=_message_shape(program, weights, batch),
-        accumulated=shards if sharding.zero >= 2 else weights,
-        split=loops.split,
-        num_layers=program.layout.max_layers,
-        fill=program.settings.fill,
-    )
-    return loops, _pipe_ends(program, weights, batch, scale), varying(buffers, axes)
-
-
-def _compute_weights(program: Program, params: Tree) -> Tree:
-    """This rank's weights of all pipes in the compute dtype, once a step; what is small stays fp32."""
-    dtype = program.settings.compute_dtype
-    layers = without_devices(params["layers"])
-    layers["kernels"] = jax.tree.map(lambda leaf: leaf.astype(dtype), layers["kernels"])
-    layers = copy_to_pipes(layers, program.layout.placement)
-    vocabulary = {group: params[group].astype(dtype) for group in VOCABULARY_GROUPS if group in params}
-    return {"layers": layers, "final": params["final"], **vocabulary}
-
-
-def _message_shape(program: Program, weights: Tree, batch: Batch) -> jax.ShapeDtypeStruct:
-    """``[tokens, hidden]`` of one microbatch on this device."""
-    batch_size, length, hidden = _activation_shape(program, weights, batch)
-    return jax.ShapeDtypeStruct((batch_size * length, hidden), program.settings.compute_dtype)
-
-
-def _activation_shape(program: Program, weights: Tree, batch: Batch) -> tuple[int, int, int]:
-    """Batch, sequence, hidden of what goes from layer to layer."""
-    _, batch_size, length = batch.tokens.shape
-    shares = program.layout.sharding.token_shards
-    assert length % shares == 0, f"{length} tokens of a sequence over tp={shares}"
-    hidden_shards = program.mesh.shape["dp"] if program.layout.sharding.zero == 3 else 1
-    return batch_size, length // shares, weights["embedding"].shape[1] * hidden_shards
-
-
-def _stage_loops(program: Program, weights: Tree, batch: Batch, constants: Tree) -> StageLoops:
-    """The loops of this rank; what its layer leaves behind is found from the shapes of one call."""
-    layout, settings, sharding = program.layout, program.settings, program.layout.sharding
-    layer, layers = program.contract.layer, weights["layers"]
-    shared = sharding.shared(layers["kernels"])
-
-    def context(microbatch: Array) -> tuple:
-        extras = {name: extra[microbatch] for name, extra in batch.extras.items()}
-        return constants, extras
-
-    def gather(params: Tree) -> Tree:
-        return gather_weights(params, sharding) if sharding.zero == 3 else params
-
-    def scatter(gradients: Tree) -> Tree:
-        if sharding.zero < 2:
-            return gradients
-        return scatter_gradients({"kernels": gradients}, sharding)["kernels"]
-
-    shape = _activation_shape(program, weights, batch)
-    split = None
-    if program.has_backward:
-        one_layer = gather(jax.tree.map(lambda leaf: leaf[0, 0], layers))
-        x = varying(jnp.zeros(shape, settings.compute_dtype), _axes(program))
-        split = split_layer(
-            layer, one_layer, x, context=context(jnp.int32(0)), remat=program.split_remat, shared=shared
-        )
-    return StageLoops(
-        layer=layer,
-        split=split,
-        params=layers,
-        shared=shared,
-        gather=gather,
-        scatter=scatter,
-        context=context,
-        shape=shape,
-        layers_of_chunk=jnp.asarray(layout.layers_of_chunk())[jax.lax.axis_index("pp")],
-        num_layers=layout.max_layers if layout.is_even else None,
-    )
-
-
-def _pipe_ends(program: Program, weights: Tree, batch: Batch, scale: Float[Array, ""] | None) -> Ends:
-    sharding, mesh = program.layout.sharding, program.mesh.shape
-    shares = sharding.token_shards
-    tokens = batch.tokens.shape[1] * batch.tokens.shape[2] // shares
-    limit = min(max(program.settings.head_tokens // shares, 1), tokens)
-    vocabulary = tuple(axis for axis in ("pp", "tp") if mesh.get(axis, 1) > 1)
-    return Ends(
-        final=program.contract.final,
-        weights=weights,
-        batch=batch,
-        shares=shares,
-        scale=scale,
-        vocab_size=program.layout.vocab_size,
-        axes=EndAxes(
-            ranks="pp" if mesh["pp"] > 1 else None,
-            vocabulary=vocabulary or None,
-            sequence="tp" if shares > 1 else None,
-            weights="dp" if sharding.zero == 3 else None,
-            sums="dp" if sharding.zero >= 2 else None,
-        ),
-        chunk_tokens=next(size for size in range(limit, 0, -1) if tokens % size == 0),
-    )
-
-
 def _reduce(program: Program, gradients: Tree) -> Tree:
     """Over ``dp`` what is not yet reduced, over all devices that hold a parameter together."""
     sharding = program.layout.sharding
@@ -398,7 +284,7 @@ def _reduce(program: Program, gradients: Tree) -> Tree:
         small = jax.tree.map(lambda gradient: jax.lax.psum(gradient, "tp"), small)
     elif sharding.tp > 1:
         small = jax.tree.map(lambda gradient: _of_first(gradient, ("tp",)), small)
-    final = jax.tree.map(lambda gradient: _of_first(gradient, _rank_axes(program)), final)
+    final = jax.tree.map(lambda gradient: _of_first(gradient, program.axes[1:]), final)
     return {"layers": {"kernels": big.pop("kernels"), "small": small}, "final": final, **big}
 
 
@@ -411,17 +297,7 @@ def _count_tokens(batch: Batch) -> Int32[Array, ""]:
 
 
 def _total(program: Program, loss: Float[Array, ""]) -> Float[Array, ""]:
-    return _of_first(jax.lax.psum(loss, "dp"), _rank_axes(program))
-
-
-def _axes(program: Program) -> tuple[str, ...]:
-    """The mesh axes over which values differ; ``tp`` is none of them where a rank is one device."""
-    return ("dp", "pp", "tp") if program.layout.sharding.tp > 1 else ("dp", "pp")
-
-
-def _rank_axes(program: Program) -> tuple[str, ...]:
-    """The axes of the devices that make one pipeline."""
-    return _axes(program)[1:]
+    return _of_first(jax.lax.psum(loss, "dp"), program.axes[1:])
 
 
 def _of_first(value: Array, axes: tuple[str, ...]) -> Array:

@@ -39,6 +39,14 @@ class Program(NamedTuple):
     settings: Settings = Settings()
 
     @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes over which values differ, ``dp`` first, behind it those of one pipeline's devices.
+
+        ``tp`` is none of them where a rank is one device.
+        """
+        return ("dp", "pp", "tp") if self.layout.sharding.tp > 1 else ("dp", "pp")
+
+    @property
     def segments(self) -> tuple[Segment, ...]:
         """The parts of the table that are programs of their own."""
         return specialised(self.table) if self.settings.specialised else whole(self.table)

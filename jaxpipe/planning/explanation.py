@@ -51,7 +51,12 @@ def explain(trace: TickTrace, costs: MeasuredCosts | None = None) -> Explanation
     else:
         source, (found, transfer) = "the file of costs", _costs_from(trace, costs)
     predicted = simulate(
-        trace.schedule, costs=found, transfer=transfer, sync="neighbor", transfer_ticks=trace.transfer_ticks
+        trace.schedule,
+        costs=found,
+        transfer=transfer,
+        sync="neighbor",
+        transfer_ticks=trace.transfer_ticks,
+        specialised=trace.specialised,
     )
     return Explanation(trace, measured(trace), predicted, found, transfer, source)
 

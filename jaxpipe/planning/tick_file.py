@@ -45,6 +45,7 @@ class TickTrace:
 
     step: which one of the run.
     schedule: as it ran, with B and W apart or fused.
+    specialised: whether the program was one of segments (lowering/segments.py).
     actions, marks: ``[tick][rank]``.
     ends: ``[tick]``: of ``ENDS``, what all ranks did together, once for each pipe that did.
     processes: of each rank, which process its first device belongs to.
@@ -57,6 +58,7 @@ class TickTrace:
     step: int
     schedule: Schedule
     transfer_ticks: int
+    specialised: bool
     actions: tuple[tuple[Action | None, ...], ...]
     ends: tuple[tuple[str, ...], ...]
     marks: tuple[tuple[Marks, ...], ...]
@@ -80,6 +82,7 @@ def to_text(trace: TickTrace) -> str:
         "step": trace.step,
         "schedule": to_csv(trace.schedule),
         "transfer_ticks": trace.transfer_ticks,
+        "specialised": trace.specialised,
         "run": dict(trace.run),
         "step_seconds": trace.step_seconds,
         "plain_seconds": list(trace.plain_seconds),
@@ -129,6 +132,7 @@ def _from_json(given: Mapping[str, Any]) -> TickTrace:
         step=given["step"],
         schedule=from_csv(given["schedule"]),
         transfer_ticks=given["transfer_ticks"],
+        specialised=given["specialised"],
         actions=tuple(
             tuple(None if text is None else parse_action(text) for text in tick["actions"]) for tick in ticks
         ),
@@ -227,6 +231,7 @@ _KEYS = {
     "step": (_is_count, "a whole number"),
     "schedule": (lambda value: isinstance(value, str), "the CSV of a schedule"),
     "transfer_ticks": (lambda value: value in (1, 2), "1 or 2"),
+    "specialised": (lambda value: isinstance(value, bool), "true or false"),
     "run": (lambda value: _is_run(value), "an object with the run's model, mesh, layers_per_stage and remat"),
     "step_seconds": (_is_number, "a number of seconds"),
     "plain_seconds": (_are_seconds, "a list of seconds"),

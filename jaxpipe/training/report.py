@@ -122,10 +122,13 @@ def _schedule(plan: Plan) -> str:
     kinds = set(np.unique(table.ranks.kind))
     program = fuse_backward(plan.schedule) if BACKWARD_WEIGHT in kinds else split_backward(plan.schedule)
     order = simulate(plan.schedule).bubble_fraction
-    lowered = simulate(program, sync="neighbor", transfer_ticks=table.transfer_ticks).bubble_fraction
-    return (
-        f"{plan.schedule.name}: {table.num_ticks} ticks, predicted bubble {order:.1%}, as ticks {lowered:.1%}"
-    )
+    specialised = plan.program.settings.specialised
+    lowered = simulate(
+        program, sync="neighbor", transfer_ticks=table.transfer_ticks, specialised=specialised
+    ).bubble_fraction
+    ticks = f"ticks in {len(plan.program.segments)} segments" if specialised else "ticks"
+    bubbles = f"predicted bubble {order:.1%}, as ticks {lowered:.1%}"
+    return f"{plan.schedule.name}: {table.num_ticks} {ticks}, {bubbles}"
 
 
 def _slots(table: TickTable) -> str:

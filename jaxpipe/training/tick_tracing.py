@@ -90,7 +90,14 @@ def describer(config: Config, plan: Plan, mesh: Mesh, *, step: int) -> Callable[
     table = plan.program.table
     firsts = mesh.devices.reshape(mesh.devices.shape[0], table.placement.num_ranks, -1)[0, :, 0]
     processes = tuple(int(device.process_index) for device in firsts)
-    return partial(trace_of, table, step=step, processes=processes, run=_facts(config, plan, mesh))
+    return partial(
+        trace_of,
+        table,
+        step=step,
+        processes=processes,
+        run=_facts(config, plan, mesh),
+        specialised=plan.program.settings.specialised,
+    )
 
 
 def trace_of(
@@ -104,6 +111,7 @@ def trace_of(
     run: Mapping[str, Any],
     plain_seconds: tuple[float, ...] = (),
     is_warm: bool = True,
+    specialised: bool = False,
 ) -> TickTrace:
     """The trace of a step that ran this table; ``stamps`` are nanoseconds ``[ticks, ranks, marks]``."""
     actions, ends = actions_of(table), ends_of(table)
@@ -118,6 +126,7 @@ def trace_of(
         step=step,
         schedule=Schedule(table.name, table.placement, table.num_microbatches, orders),
         transfer_ticks=table.transfer_ticks,
+        specialised=specialised,
         actions=actions,
         ends=ends,
         marks=tuple(tuple(Marks(*map(float, marks)) for marks in row) for row in seconds),

@@ -251,3 +251,33 @@ def test_pictures_of_more_than_a_browser_bears_are_refused_at_once(
     said = faults_of(capsys, *huge)
     assert "a picture of 24576 actions must have at most 20000; use fewer microbatches" in said
     assert time.perf_counter() - started < 10
+
+
+def test_the_program_of_segments_waits_less(capsys: pytest.CaptureFixture[str]) -> None:
+    """1F1B in ticks, BW as one action, at unequal costs; with every message its own no rank waits less."""
+    command = ["schedule", "show", "1f1b", "--ranks", "8", "--microbatches", "64", "--format", "json"]
+    command += ["--cost", "F=1.15", "--cost", "B=1.385", "--cost", "W=1", "--fuse-backward"]
+
+    def makespan(*options: str) -> float:
+        assert main([*command, *options]) == 0
+        return json.loads(capsys.readouterr().out)["makespan"]
+
+    scan, alone = makespan("--sync", "neighbor", "--program", "scan"), makespan()
+    assert makespan("--sync", "neighbor") == scan
+    segments = makespan("--sync", "neighbor", "--program", "segments")
+    assert alone == pytest.approx(segments)
+    assert scan > 1.3 * segments
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--program", "segments"], "--program is for --sync neighbor"),
+        (["--sync", "neighbor", "--program", "loops"], "--program 'loops' must be scan or segments"),
+    ],
+)
+def test_a_program_that_is_none_is_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["schedule", "show", "1f1b", "--ranks", "2", "--microbatches", "4", *options]) == 2
+    assert said in capsys.readouterr().err

@@ -37,6 +37,7 @@ NEW_VALUES = {
     "train.compute_dtype": "bfloat16",
     "train.sample_prompt": "def f(x):\n ",
     "run.step_timeout": 9,
+    "run.trace_step": 5,
     "optimizer.warmup_steps": 3,
     "optimizer.decay_steps": 7,
     "optimizer.min_learning_rate_ratio": 0.25,

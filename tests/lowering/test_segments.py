@@ -1,6 +1,7 @@
 """Segments are the table again, row for row, with no more than each row uses; and they do not grow with m."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,3 +122,25 @@ def test_specialised_1f1b_loses_fewer_waits() -> None:
     work = 64 * (1.15 + 1.385 + 1.0)
     assert np.isclose(work / scan.makespan, 0.688, atol=5e-4)
     assert np.isclose(work / segments.makespan, 0.901, atol=5e-4)  # as if every message were its own
+
+
+def test_the_efficiencies_of_the_documentation_are_those_of_the_simulator() -> None:
+    """The table of docs/performance.md, all of it."""
+    text = (Path(__file__).parents[2] / "docs" / "performance.md").read_text(encoding="utf-8")
+    table = text.split("| order | every message its own |")[1].split("\n\n")[0].splitlines()[2:]
+    costs, num_rows = Costs(F=1.15, B=1.385, W=1.0), 0
+    for row in table:
+        label, *figures = (cell.strip() for cell in row.strip("|").split("|"))
+        schedule = build(label.split(",")[0].removesuffix(":2"), num_ranks=8, num_microbatches=64)
+        schedule = (fuse_backward if "as one action" in label else split_backward)(schedule)
+        lowered = {"costs": costs, "sync": "neighbor"}
+        found = [
+            simulate(schedule, costs=costs),
+            simulate(schedule, **lowered),
+            simulate(schedule, **lowered, specialised=True),
+            simulate(schedule, **lowered, transfer_ticks=2),
+            simulate(schedule, **lowered, transfer_ticks=2, specialised=True),
+        ]
+        assert figures == [f"{result.ideal / result.makespan:.3f}"[1:] for result in found], label
+        num_rows += 1
+    assert num_rows == 7

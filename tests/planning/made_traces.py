@@ -64,6 +64,7 @@ def make_trace(
         step=4,
         schedule=schedule,
         transfer_ticks=1,
+        specialised=False,
         actions=tuple(tuple(at.get((tick, rank)) for rank in range(num_ranks)) for tick in range(num_ticks)),
         ends=tuple(tuple(ends.get(tick, ())) for tick in range(num_ticks)),
         marks=tuple(rows),

@@ -3,7 +3,7 @@
 import jax
 from jax.sharding import AxisType, Mesh
 
-from benchmarks.programs import CompiledStep, Task, pipelined_step, random_text
+from benchmarks.programs import ReadyStep, pipelined_step, task_of
 from jaxpipe.config import Config
 from jaxpipe.planning.costs_file import MeasuredCosts
 from jaxpipe.profiling.measure import measure
@@ -25,17 +25,10 @@ def measure_costs(config: Config, *, num_devices: int, num_rounds: int) -> Measu
     return profile.costs
 
 
-def step_of(config: Config) -> CompiledStep:
+def step_of(config: Config) -> ReadyStep:
     """The training step of a configuration."""
     plan = make_plan(config, _mesh(config))
-    m = config.pipeline.num_microbatches
-    text = random_text(
-        m,
-        config.train.global_batch_size // m,
-        sequence_length=config.data.sequence_length,
-        vocab_size=config.model.vocab_size,
-    )
-    return pipelined_step(plan.program, Task(plan.init_params, plan.make_constants, plan.optimizer, text))
+    return pipelined_step(plan.program, task_of(plan, config))
 
 
 def _mesh(config: Config) -> Mesh:

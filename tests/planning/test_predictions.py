@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from measured import measure_costs, step_of
 
-from benchmarks.programs import CompiledStep
+from benchmarks.programs import ReadyStep
 from benchmarks.timing import spread, time_in_turn
 from jaxpipe.config import Config, from_yaml
 from jaxpipe.config.planned_layout import with_layout
@@ -103,7 +103,7 @@ def predicted(layout: Layout, costs: MeasuredCosts) -> float:
 
 
 @pytest.fixture(scope="module")
-def steps() -> dict[Layout, CompiledStep]:
+def steps() -> dict[Layout, ReadyStep]:
     return {layout: step_of(configured(layout)) for layout in LAYOUTS}
 
 
@@ -117,7 +117,7 @@ class Attempt(NamedTuple):
         return max(abs(ratio - 1) for ratio in self.ratios.values())
 
 
-def test_steps_take_as_long_as_predicted(steps: dict[Layout, CompiledStep]) -> None:
+def test_steps_take_as_long_as_predicted(steps: dict[Layout, ReadyStep]) -> None:
     attempts: list[Attempt] = []
     while len(attempts) < ATTEMPTS and not (attempts and attempts[-1].worst <= SECONDS):
         costs = measure_costs(CONFIG, num_devices=4, num_rounds=5)
@@ -129,7 +129,7 @@ def test_steps_take_as_long_as_predicted(steps: dict[Layout, CompiledStep]) -> N
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "-".join(map(str, layout)))
-def test_devices_hold_as_many_bytes_as_predicted(layout: Layout, steps: dict[Layout, CompiledStep]) -> None:
+def test_devices_hold_as_many_bytes_as_predicted(layout: Layout, steps: dict[Layout, ReadyStep]) -> None:
     """What lasts are the step's arguments, to the byte; results overwrite them. The rest is temporary."""
     memory = planned_memory(configured(layout), "cpu")
-    assert memory.total == pytest.approx(memory.lasting + steps[layout].temp_bytes, rel=BYTES)
+    assert memory.total == pytest.approx(memory.lasting + steps[layout].compiled.temp_bytes, rel=BYTES)
