@@ -198,7 +198,7 @@ def test_without_ties_products_leave_their_loops(schedule: str, monkeypatch: pyt
 
 
 def copies(schedule: str) -> list[str]:
-    """Of all weights, gradients or slots of a rank, before, in and after the ticks; two stages of one layer."""
+    """Of all weights, gradients or slots of a rank, around and in the ticks; two stages of one layer."""
     params, table = mlp.make_params(4), lower(build(schedule, num_ranks=2, num_microbatches=4))
     program = make_program(mlp.CONTRACT, table, params, settings=Settings())
     # of 2 sequences: no slots are of the size of gradients, in whose place XLA would return these
