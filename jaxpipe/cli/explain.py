@@ -57,6 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.trace is not None:
         named = argparse.Namespace(output=arguments.trace)
         faults += (fault.replace("-o", "--trace", 1) for fault in find_output_faults(named, ()))
+        if arguments.trace == arguments.output:
+            faults.append(f"-o and --trace are both {arguments.trace!r}; name two files")
     explanation = _read(arguments, faults)
     assert explanation is not None, "without one there is a fault"
     trace = explanation.trace

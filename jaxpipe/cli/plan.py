@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
+from jaxpipe.cli.leaving import leaving_at_once
 from jaxpipe.cli.output import add_output_arguments, find_output_faults, refused, whole_file, write
 from jaxpipe.cli.plan_request import DEFAULT_DEVICE, Request, read_request
 from jaxpipe.cli.plan_text import Shown, as_json, as_text, flags_of, format_memory, points_of
@@ -139,9 +140,10 @@ def _what_would_fit(request: Request, smallest_ones: list[Shown]) -> str:
 def _counted(request: Request, proposal: Proposal) -> Shown:
     """With its bytes as training counts them, which loads JAX, on the CPU, whatever else there is."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    from jaxpipe.training.planned_memory import planned_memory
+    with leaving_at_once("jaxpipe plan"):
+        from jaxpipe.training.planned_memory import planned_memory
 
-    memory = planned_memory(with_layout(request.config, proposal.layout), request.platform)
+        memory = planned_memory(with_layout(request.config, proposal.layout), request.platform)
     parts = {
         "weights and moments": memory.weights + memory.moments,
         "batch and tables": memory.arguments,

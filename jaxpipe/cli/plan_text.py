@@ -23,6 +23,11 @@ class Shown(NamedTuple):
     total: int
 
 
+_BEFORE_A_GPU = (
+    "JAX takes three quarters of a GPU by itself; XLA_PYTHON_CLIENT_MEM_FRACTION=0.95 lets it take more.",
+    "On a machine without GPUs --dry-run counts what attention holds on CPU, which is more than on a GPU.",
+)
+
 _HEADER = (
     "",
     "dp",
@@ -52,6 +57,8 @@ def as_text(request: Request, chosen: Sequence[Shown], larger: Sequence[Shown]) 
     layout = chosen[0].proposal.layout
     lines += ["run the first:", f"  python train.py {request.file} " + " ".join(flags_of(request, layout))]
     lines += ["", "or in the file:", *_yaml(request, layout)]
+    if request.platform == "gpu":
+        lines += ["", *_BEFORE_A_GPU]
     return "\n".join(lines) + "\n"
 
 
@@ -91,12 +98,17 @@ def points_of(
 
 def flags_of(request: Request, layout: Layout) -> list[str]:
     """For ``train.py`` after the file: what it says otherwise."""
-    given = {
+    return [f"--{key} {_word(value)}" for key, value in _changed_keys(request, layout).items()]
+
+
+def _changed_keys(request: Request, layout: Layout) -> dict[str, Any]:
+    """What was asked for otherwise than the file has it, and the keys of the layout."""
+    sizes = {
         "data.sequence_length": request.config.data.sequence_length,
         "train.global_batch_size": request.config.train.global_batch_size,
     }
-    flags = [f"--{key} {value}" for key, value in given.items() if key in request.given]
-    return flags + [f"--{key} {_word(value)}" for key, value in changed_keys(request.config, layout).items()]
+    given = {key: value for key, value in sizes.items() if key in request.given}
+    return given | changed_keys(request.config, layout)
 
 
 def format_memory(size: float) -> str:
@@ -180,8 +192,8 @@ def _bytes(shown: Shown) -> Iterator[str]:
 
 
 def _yaml(request: Request, layout: Layout) -> Iterator[str]:
-    keys = changed_keys(request.config, layout)
-    for section, entries in groupby(keys.items(), key=lambda entry: entry[0].partition(".")[0]):
+    keys = sorted(_changed_keys(request, layout).items(), key=lambda entry: entry[0].partition(".")[0])
+    for section, entries in groupby(keys, key=lambda entry: entry[0].partition(".")[0]):
         yield f"  {section}:"
         for key, value in entries:
             yield f"    {key.partition('.')[2]}: {_word(value)}"

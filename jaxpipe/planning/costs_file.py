@@ -93,7 +93,7 @@ def read_costs(path: Path) -> MeasuredCosts:
         given = json.loads(path.read_text())
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: is no JSON ({error}); `jaxpipe profile CONFIG -o {path}` writes it"
         ) from error
@@ -119,26 +119,37 @@ def _from_json(given: Any, path: Path) -> MeasuredCosts:
 
 _COUNTS = ("num_devices", "sequence_length", "tokens", "tp", "stage_layers", "message_bytes")
 _SECONDS = ("head", "embedding", "transfer", "tick", "update_per_parameter")
+_NAMES = ("platform", "device_kind", "compute_dtype")
+
+LEAST, MOST = 1e-9, 1e6
+"""Seconds that an action may take; no device is quicker or slower."""
 
 
 def _number_faults(given: Mapping[str, Any]) -> list[str]:
     faults = [
-        f"{name}={given[name]!r} must be a whole number of at least 1"
+        f"{name}={_shown(given[name])} must be a name"
+        for name in _NAMES
+        if not isinstance(given[name], str) or not given[name]
+    ]
+    faults += [
+        f"{name}={_shown(given[name])} must be a whole number of at least 1"
         for name in _COUNTS
         if not _is_number(given[name]) or given[name] != int(given[name]) or given[name] < 1
     ]
     faults += [
-        f"{name}={given[name]!r} must be a number of seconds, 0 or more"
+        f"{name}={_shown(given[name])} must be a number of seconds from 0 to {MOST:g}"
         for name in _SECONDS
-        if not _is_number(given[name]) or given[name] < 0
+        if not _is_number(given[name]) or not 0 <= given[name] <= MOST
+    ]
+    faults += [
+        f"{name}={given[name]!r} must be 0, or at least {LEAST:g} seconds"
+        for name in ("head", "embedding")
+        if _is_number(given[name]) and 0 < given[name] < LEAST
     ]
     sharing = given["sharing"]
-    if (
-        not isinstance(sharing, list)
-        or not sharing
-        or not all(_is_number(each) and each > 0 for each in sharing)
-    ):
-        faults.append(f"sharing={sharing!r} must be a list of positive numbers")
+    are_positive = isinstance(sharing, list) and all(_is_number(k) and 0 < k <= MOST for k in sharing)
+    if not are_positive or not sharing:
+        faults.append(f"sharing={_shown(sharing)} must be a list of positive numbers")
     if not isinstance(given["model"], dict):
         faults.append("model must hold the sizes of a Llama")
     return faults
@@ -152,10 +163,17 @@ def _action_faults(given: Mapping[str, Any]) -> list[str]:
             actions = given[name].get(remat) if isinstance(given[name], dict) else None
             if not isinstance(actions, dict) or set(actions) != kinds:
                 faults.append(f"{name}.{remat} must hold {', '.join(sorted(kinds))}")
-            elif not all(_is_number(value) and value > 0 for value in actions.values()):
-                faults.append(f"{name}.{remat} must hold positive numbers of seconds")
+            elif not all(_is_number(value) and LEAST <= value <= MOST for value in actions.values()):
+                faults.append(f"{name}.{remat} must hold numbers of seconds from {LEAST:g} to {MOST:g}")
     return faults
 
 
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= 10**18 if isinstance(value, int) else math.isfinite(value)

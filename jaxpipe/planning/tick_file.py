@@ -12,7 +12,7 @@ and clocks of different hosts differ by an amount that nobody knows.
 """
 
 import json
-import math
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -195,6 +195,8 @@ def _find_contradictions(trace: TickTrace) -> Iterator[str]:
         if ran != order:
             yield f"the actions of rank {rank} in its ticks must be those of the schedule, in its order"
         times = [time for marks in trace.marks for time in marks[rank]]
+        if times[-1] <= times[0]:
+            yield f"the marks of rank {rank} must not all be at one time"
         back = next((index for index, (one, two) in enumerate(pairwise(times)) if two < one), None)
         if back is not None:
             yield f"the marks of rank {rank} must not go back in time, but do in tick {(back + 1) // 4}"
@@ -216,7 +218,8 @@ def _is_run(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """No step takes a billion seconds, which is also what a trace can hold."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e9
 
 
 def _is_count(value: Any) -> bool:
@@ -233,11 +236,14 @@ _KEYS = {
     "transfer_ticks": (lambda value: value in (1, 2), "1 or 2"),
     "specialised": (lambda value: isinstance(value, bool), "true or false"),
     "run": (lambda value: _is_run(value), "an object with the run's model, mesh, layers_per_stage and remat"),
-    "step_seconds": (_is_number, "a number of seconds"),
-    "plain_seconds": (_are_seconds, "a list of seconds"),
+    "step_seconds": (lambda value: _is_number(value) and value > 0, "a number of seconds above 0"),
+    "plain_seconds": (
+        lambda value: _are_seconds(value) and all(each > 0 for each in value),
+        "a list of seconds above 0",
+    ),
     "is_warm": (lambda value: isinstance(value, bool), "true or false"),
-    "before": (_is_number, "a number of seconds"),
-    "after": (_is_number, "a number of seconds"),
+    "before": (lambda value: _is_number(value) and value >= 0, "a number of seconds, 0 or more"),
+    "after": (lambda value: _is_number(value) and value >= 0, "a number of seconds, 0 or more"),
     "processes": (lambda value: isinstance(value, list) and all(map(_is_count, value)), "whole numbers"),
     "ticks": (lambda value: isinstance(value, list) and bool(value), "a list of ticks"),
 }

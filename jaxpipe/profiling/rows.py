@@ -39,9 +39,14 @@ _NUM_INBOX_SLOTS = 2
 
 
 def table_of(kinds: Collection[What], *, num_ranks: int, sends: bool) -> TickTable:
-    """A table that has these kinds, and messages to both neighbours if it ``sends``; one row a kind."""
+    """A table that has these kinds, and messages to both neighbours if it ``sends``; one row a kind.
+
+    And all ends: a program has code for nothing else than what its table does (lowering/segments.py).
+    """
     numbers = [_KINDS[kind] for kind in kinds]
     ranks, ends = _idle_rows(len(numbers), num_ranks=num_ranks, sends=sends)
+    for end in (ends.embed, ends.head, ends.unembed):
+        end[0] = 0
     kind = np.repeat(np.array(numbers, np.int32)[:, None], num_ranks, axis=1)
     return TickTable(
         name="rows to be timed",

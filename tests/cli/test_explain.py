@@ -30,7 +30,7 @@ def test_the_tables_say_what_was_predicted_and_what_was_measured(
 ) -> None:
     assert main(["explain", str(run_directory)]) == 0
     said = capsys.readouterr().out
-    assert "the marks cost +17.6%" in said  # 1.0 against the median of 0.8 and 0.9
+    assert "with marks, 1.176 times as long" in said  # 1.0 against the median of 0.8 and 0.9
     for line in ("makespan", "bubble of the makespan", "idle: dependency", "embedding and head", "rank 2"):
         assert line in said
     table = said.split("as shares of it.")[1].split("\n\n")[0].splitlines()[2:]
@@ -117,3 +117,11 @@ def test_a_file_that_is_not_there_is_named(
 def test_it_loads_no_jax() -> None:
     program = "import sys, jaxpipe.cli.explain; sys.exit('jax' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_one_file_for_both_pictures_is_refused(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(run_directory / "explained")
+    assert main(["explain", str(run_directory), "-o", file, "--trace", file]) == 2
+    assert "name two files" in capsys.readouterr().err

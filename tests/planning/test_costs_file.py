@@ -58,6 +58,10 @@ def test_other_lengths_lie_on_the_line_through_a_layer_and_a_stage() -> None:
         ({"tokens": 2.5}, "tokens=2.5 must be a whole number"),
         ({"transfer": -1}, "transfer=-1 must be a number of seconds"),
         ({"tick": True}, "tick=True must be a number of seconds"),
+        ({"head": 1e300}, r"head=1e\+300 must be a number of seconds from 0 to 1e\+06"),
+        ({"head": 1e-12}, "head=1e-12 must be 0, or at least 1e-09 seconds"),
+        ({"message_bytes": 10**400}, r"message_bytes=10*\.\.\. must be a whole number"),
+        ({"device_kind": None, "platform": 5}, "platform=5 must be a name; device_kind=None must be a name"),
         ({"sharing": []}, r"sharing=\[\] must be a list of positive numbers"),
         ({"layer": {}}, "layer.full must hold B, BW, F, R, W; layer.selective"),
         ({"format": "other"}, "is no file of costs"),
@@ -77,6 +81,9 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         read_costs(tmp_path / "missing.json")
     path = tmp_path / "text"
     path.write_text("no json")
+    with pytest.raises(InputError, match="is no JSON"):
+        read_costs(path)
+    path.write_text("[" * 100_000)
     with pytest.raises(InputError, match="is no JSON"):
         read_costs(path)
     path.write_text('{"format": "jaxpipe costs 1"}')

@@ -194,6 +194,13 @@ def damaged(change: str) -> str:
             ticks[0]["ends"] = ["foot"]
         case "not a number":
             given["step_seconds"], given["plain_seconds"] = "1", [float("nan")]
+        case "no time":
+            given["plain_seconds"], given["before"] = [0, 0], -1
+        case "all at once":
+            for tick in ticks:
+                tick["marks"] = [[0.0] * 4 for _ in tick["marks"]]
+        case "for ever":
+            given["after"] = 10**400
         case "no layers":
             del given["run"]["layers_per_stage"]
     return json.dumps(given)
@@ -211,8 +218,11 @@ def damaged(change: str) -> str:
         ("an end that is none", "tick 0 must hold"),
         (
             "not a number",
-            r"step_seconds must be a number of seconds; plain_seconds must be a list of seconds",
+            r"step_seconds must be a number of seconds above 0; plain_seconds must be a list of seconds",
         ),
+        ("no time", "plain_seconds must be a list of seconds above 0; before must be a number of seconds, 0 or"),
+        ("all at once", "the marks of rank 0 must not all be at one time"),
+        ("for ever", "after must be a number of seconds"),
         ("no layers", "run must be an object with the run's model, mesh, layers_per_stage and remat"),
     ],
 )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from jaxpipe.lowering.segments import whole
 from jaxpipe.lowering.table import BACKWARD, BACKWARD_WEIGHT, FORWARD, IDLE, NONE, WEIGHT
 from jaxpipe.profiling.rows import NUM_FILLING_ROWS, rows_of, table_of
 
@@ -24,6 +25,15 @@ def test_an_end_of_the_pipe_leaves_the_ranks_idle() -> None:
     assert ranks.kind[NUM_FILLING_ROWS:].max() == IDLE
     assert ends.head[:, 0].tolist() == [NONE, NONE, 0, 0, 0]
     assert set(np.unique(ends.unembed)) == {NONE}
+
+
+def test_the_program_has_code_for_all_that_can_be_asked_for() -> None:
+    """A program is compiled of what its table uses: without a head in it, a head costs nothing."""
+    (segment,) = whole(table_of(ALL, num_ranks=2, sends=True))
+    (use,) = segment.uses
+    assert use.kinds >= {FORWARD, BACKWARD, WEIGHT, BACKWARD_WEIGHT}
+    assert use.embed == use.head == use.unembed == {0}
+    assert (use.up, use.down) == (((0, 1),), ((1, 0),))
 
 
 def test_rows_without_b_are_filled_by_f_alone() -> None:
