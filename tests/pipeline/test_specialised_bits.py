@@ -92,7 +92,7 @@ def test_the_ticks_of_segments_are_timed_one_by_one(case: Case) -> None:
 
 
 def test_segments_of_1f1b_send_each_message_once_and_nothing_else() -> None:
-    """Over each hop one activation, or gradient, of each microbatch; the scan sends over each at every tick."""
+    """Over each hop one of each microbatch; the scan sends over each hop at every tick."""
     table = Case("1f1b", 4, fuse_backward=True).table()
     scan, segments = (messages_of(step_of(table, specialised=specialised)) for specialised in (False, True))
     hops = {(rank, rank + 1) for rank in range(3)} | {(rank + 1, rank) for rank in range(3)}

@@ -155,8 +155,9 @@ def test_backward_actions_after_r_cost_what_they_do_without_remat(fuse: bool) ->
     assert (found.F, found.R) == ((2.0,) * 2, (1.0,) * 2)
     assert without.F == (2.0,) * 2
     # of a stage that knows its BW alone, B and W have half of it each
-    assert (((1.5,) * 2,) * 2 if fuse else ((1.25,) * 2, (1.75,) * 2)) == (found.B, found.W)
-    assert (((2.0,) * 2,) * 2 if fuse else ((2.5,) * 2, (1.5,) * 2)) == (without.B, without.W)
+    expected = ((1.5, 1.5), (2.0, 2.0)) if fuse else ((1.25, 1.75), (2.5, 1.5))
+    of_stages = [(each.B, each.W) for each in (found, without)]
+    assert of_stages == [((b, b), (w, w)) for b, w in expected]
 
 
 def read_back(trace: TickTrace, folder: Path) -> TickTrace:
