@@ -12,7 +12,6 @@ and clocks of different hosts differ by an amount that nobody knows.
 """
 
 import json
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise

@@ -221,7 +221,10 @@ def damaged(change: str) -> str:
             "not a number",
             r"step_seconds must be a number of seconds above 0; plain_seconds must be a list of seconds",
         ),
-        ("no time", "plain_seconds must be a list of seconds above 0; before must be a number of seconds, 0 or"),
+        (
+            "no time",
+            "plain_seconds must be a list of seconds above 0; before must be a number of seconds, 0 or",
+        ),
         ("all at once", "the marks of rank 0 must not all be at one time"),
         ("for ever", "after must be a number of seconds"),
         ("no layers", "run must be an object with the run's model, mesh, layers_per_stage and remat"),
