@@ -27,6 +27,9 @@ def layout_keys(layout: Layout) -> dict[str, Any]:
         "pipeline.layers_per_stage": None,
         "pipeline.memory_limit": None,
         "pipeline.reverse_backward": False,
+        "pipeline.costs": None,
+        "pipeline.schedule_recompute": False,
+        "pipeline.program": "scan",
     }
 
 

@@ -4,8 +4,9 @@ An action takes as long for each token and, over ``tp``, for each share of a lay
 devices tell each other that no measurement holds goes by bytes: at the rate of the measured message, or
 by the links of a device that is known.
 
-Emulated devices share the cores of one machine: nothing travels beside the work, so a message is part of its
-tick, and what several devices do at once takes ``sharing`` times as long.
+Emulated devices share the cores of one machine: nothing travels beside the work, so messages are part of their
+tick, and what several devices do at once takes ``sharing`` times as long. The executor sends a message up and
+one down in each tick, one after the other.
 """
 
 from jaxpipe.planning.collectives import Links
@@ -48,6 +49,11 @@ def find_cost_faults(costs: MeasuredCosts, task: Task) -> list[str]:
         if getattr(costs, name) != getattr(task, name):
             there, here = getattr(costs, name), getattr(task, name)
             found.append(f"costs are of {name}={there}, but here it is {here}; {remedy}")
+    if costs.transfer == 0 and task.num_devices > 1 and find_hardware(costs.device_kind) is None:
+        found.append(
+            f"costs are of one rank alone, so nobody knows what messages of {task.num_devices} devices cost; "
+            "measure with `jaxpipe profile` and mesh.pp of at least 2"
+        )
     return found
 
 
@@ -58,6 +64,11 @@ def hardware_of(costs: MeasuredCosts) -> Hardware:
         return known
     rate = costs.message_bytes / max(costs.transfer, 1e-9)
     return Hardware(costs.device_kind, 0.0, 0.0, rate, rate, costs.num_devices)
+
+
+def sharing_of(costs: MeasuredCosts) -> tuple[float, ...]:
+    """Only emulated devices share anything; on others what was measured is noise around 1."""
+    return costs.sharing if costs.platform == "cpu" else (1.0,)
 
 
 def measured_parts(task: Task, layout: Layout, costs: MeasuredCosts) -> PartSeconds:
@@ -73,8 +84,10 @@ def measured_parts(task: Task, layout: Layout, costs: MeasuredCosts) -> PartSeco
     without = action_seconds(costs, "B", remat="none", num_layers=1) * size
     ends, once = ends_seconds(task, layout, links), once_a_step(task, layout, links)
     ends_size = task.tokens(layout) / costs.tokens
-    transfer = transfer_seconds(task, layout, links)
-    is_emulated = any(times != 1 for times in costs.sharing)
+    # with two ranks both neighbours are one, and so is the hop
+    transfer = transfer_seconds(task, layout, links) * (1 if layout.pp == 2 else 2)
+    sharing = sharing_of(costs)
+    is_emulated = any(times != 1 for times in sharing)
     own = device_parameters(task, layout) / (layout.dp if layout.zero else 1)
     return PartSeconds(
         actions=actions,
@@ -82,14 +95,14 @@ def measured_parts(task: Task, layout: Layout, costs: MeasuredCosts) -> PartSeco
         tensor=tensor.F + tensor.B + tensor.W + tensor.again,
         shards=zero.F + zero.B + zero.W,
         head=costs.head * ends_size / (layout.pp * layout.tp) + ends.head,
-        embedding=costs.embedding * ends_size + ends.embedding,
-        unembedding=costs.embedding * ends_size + ends.unembedding,
+        embedding=costs.embedding * ends_size / (layout.pp * layout.tp) + ends.embedding,
+        unembedding=costs.embedding * ends_size / (layout.pp * layout.tp) + ends.unembedding,
         transfer=0.0 if is_emulated else transfer,
         tick=costs.tick + (transfer if is_emulated else 0.0),
         before=once.before,
         reduction=once.after,
         update=costs.update_per_parameter * own,
-        sharing=costs.sharing,
+        sharing=sharing,
     )
 
 

@@ -17,7 +17,7 @@ def costs_of_layers(
         )
         for kind in ("F", "B", "W", "R")
     }
-    return Costs(**seconds, head=costs.head, embedding=costs.embedding)
+    return Costs(**seconds, head=costs.head / costs.tp, embedding=costs.embedding / costs.tp)
 
 
 def remat_of(kind: str, *, remat: str, recomputes: bool) -> str:

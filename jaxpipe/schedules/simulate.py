@@ -222,7 +222,8 @@ def _neighbor_starts(
             last = max(neighbors, key=others.__getitem__, default=rank)
             longer = lasted[-transfer_ticks][last] - lasted[-transfer_ticks][rank]
             there = others[last]
-            waits[rank].append(_Wait(there - max(longer, 0.0), there, there + travel))
+            arrived = there + (travel if neighbors else 0.0)
+            waits[rank].append(_Wait(there - max(longer, 0.0), there, arrived))
         if tick in shares:
             together = max(times)
             ends.append((together, together + shares[tick]))

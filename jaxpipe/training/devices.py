@@ -21,7 +21,7 @@ holds one of them: with as many as devices none is left to share a product's wor
 def emulate(num_devices: int) -> None:
     """Give this process so many CPU devices, unless ``XLA_FLAGS`` already says how many.
 
-    To be called before anything starts JAX's backends; does nothing to a GPU or TPU.
+    To be called before anything starts JAX's backends; a GPU or TPU sees nothing of it.
     """
     if _EMULATION_FLAG not in os.environ.get("XLA_FLAGS", ""):
         jax.config.update("jax_num_cpu_devices", num_devices)

@@ -114,7 +114,9 @@ def run_loop(loop: Loop, state: TrainState, stop: Stop, *, start: Start) -> bool
 def _step(loop: Loop, step: int, state: TrainState, batch: Batch) -> tuple[TrainState, Any]:
     if loop.tracing is None or not loop.tracing.watches(step):
         return loop.train_step(state, batch, loop.constants)
+    loop.standing.begin(f"the end of step {step - 1}", is_timed=True)
     loop.log.flush()
+    loop.standing.begin(f"step {step}", is_timed=True)
     return run_watched(loop.tracing, step, loop.train_step, state, batch, loop.constants)
 
 

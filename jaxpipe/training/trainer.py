@@ -7,6 +7,7 @@ Several processes all do the same, but the first one alone owns the directory: p
 """
 
 import dataclasses
+import hashlib
 import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO
@@ -18,6 +19,7 @@ from jaxpipe.checkpoint.checkpoints import Checkpoints, open_checkpoints
 from jaxpipe.config import Config, DistributedConfig, flatten, to_yaml
 from jaxpipe.errors import NotFiniteError
 from jaxpipe.planning.tick_file import TickTrace, to_text
+from jaxpipe.schedules.csv_text import to_csv
 from jaxpipe.training.atomic_write import write_text_atomically
 from jaxpipe.training.curves import Curves, no_curves, open_curves
 from jaxpipe.training.determinism import make_deterministic
@@ -116,7 +118,12 @@ def _run(config: Config, own: StopRequest, standing: Standing) -> int:
     assert config.run.dir is not None, "the parser chooses one"
     standing.prepare("reading the text and starting the devices")
     prepared = prepare(config)
-    same_in_all(flatten(config) | {"the text's digest": prepared.batches.get_state()["text"]})
+    order = to_csv(prepared.plan.schedule).encode()
+    digests = {
+        "the text's digest": prepared.batches.get_state()["text"],
+        "the schedule's digest": hashlib.sha256(order).hexdigest(),
+    }
+    same_in_all(flatten(config) | digests)
     claimed = (
         claim_run_directory(config.run.dir, resume=config.checkpoint.resume)
         if is_first()
@@ -178,7 +185,7 @@ def _train(
                 log=log,
                 samples=samples,
                 standing=standing,
-                tracing=_make_tracing(config, prepared, directory, state, start, log),
+                tracing=_make_tracing(config, prepared, directory, state, start, log, standing),
             )
             checkpoints.compile_for(like)
             # else the first step would have to wait for those that compile longer
@@ -252,6 +259,7 @@ def _make_tracing(
     state: TrainState,
     start: Start,
     log: StepLog,
+    standing: Standing,
 ) -> TickTracing | None:
     """What times the ticks of ``run.trace_step``, if that is still to come."""
     step = config.run.trace_step
@@ -264,6 +272,7 @@ def _make_tracing(
             write_text_atomically(path, to_text(trace))
             show_message(log.line, f"step {step}: its ticks are in {path}; jaxpipe explain {directory.path}")
 
+    standing.prepare("compiling the step with marks")
     timed_step, seconds = compile_timed_training(config, prepared, state)
     show_facts(log.line.console, "compiled step with marks", [("with marks", f"compiled in {seconds:.1f} s")])
     describe = describer(config, prepared.plan, prepared.mesh, step=step)
