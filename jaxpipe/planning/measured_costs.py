@@ -4,9 +4,9 @@ An action takes as long for each token and, over ``tp``, for each share of a lay
 devices tell each other that no measurement holds goes by bytes: at the rate of the measured message, or
 by the links of a device that is known.
 
-Emulated devices share the cores of one machine: nothing travels beside the work, so messages are part of their
-tick, and what several devices do at once takes ``sharing`` times as long. The executor sends a message up and
-one down in each tick, one after the other.
+Emulated devices share the cores of one machine: nothing travels beside the work, so messages are part of
+their tick, and what several devices do at once takes ``sharing`` times as long. The executor sends a message
+up and one down in each tick, one after the other.
 """
 
 from jaxpipe.planning.collectives import Links
