@@ -46,6 +46,7 @@ def on_every_rank(run: Callable[[Ends, Buffers], Buffers], garbage: float) -> tu
             residuals=[],
             linear_inputs={},
             weight_inputs={},
+            layer_inputs=None,
             layer_gradients={},
             ends=(end_sums(weights, has_backward=True),) * 2,
         )

@@ -117,6 +117,7 @@ class Attempt(NamedTuple):
         return max(abs(ratio - 1) for ratio in self.ratios.values())
 
 
+@pytest.mark.alone
 def test_steps_take_as_long_as_predicted(steps: dict[Layout, ReadyStep]) -> None:
     attempts: list[Attempt] = []
     while len(attempts) < ATTEMPTS and not (attempts and attempts[-1].worst <= SECONDS):

@@ -31,7 +31,7 @@ from jaxpipe.config import from_yaml
 from jaxpipe.errors import InputError
 from jaxpipe.schedules import build, to_csv
 from jaxpipe.schedules.generators.catalog import NAMED, SEARCHED
-from jaxpipe.training import loop, trainer
+from jaxpipe.training import loop, preparation, trainer
 from jaxpipe.training.devices import make_mesh
 from jaxpipe.training.plan import make_plan
 from jaxpipe.training.state import canonical_template, from_canonical, make_to_canonical
@@ -207,10 +207,18 @@ def test_a_resumed_run_holds_its_state_once(make_config):
     class Watching(StepLog):
         def add(self, step, metrics):
             super().add(step, metrics)
-            held[step] = sum(array.nbytes for array in jax.live_arrays()) - before
+            held[step] = sum(array.nbytes for array in jax.live_arrays()) - before - slots[0]
+
+    slots = []
+
+    def compile_training(config, prepared, state):
+        step, seconds = preparation.compile_training(config, prepared, state)
+        slots.append(step.slot_bytes * prepared.mesh.size)
+        return step, seconds
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "StepLog", Watching)
+        patch.setattr(trainer, "compile_training", compile_training)
         run(resumed(config, train={"num_steps": 5}))
     state = sum(array.nbytes for array in arrays_of(config, 5).values())
     assert held.keys() == {3, 4, 5}

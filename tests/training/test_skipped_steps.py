@@ -31,6 +31,7 @@ def poison(monkeypatch: pytest.MonkeyPatch):
                     constants = jax.tree.map(lambda table: table * float("nan"), constants)
                 return loop.train_step(state, batch, constants)
 
+            train_step.release = loop.train_step.release  # type: ignore[attr-defined]
             return run_loop(loop._replace(train_step=train_step), *arguments, start=start)
 
         monkeypatch.setattr(trainer, "run_loop", poisoned)
