@@ -57,7 +57,6 @@ def test_the_costs_of_a_step_add_up_to_its_time() -> None:
         # 6 x 128 x 300 operations a token, and each of three layers of F about 2 x 147,456
         layer = action_seconds(costs, "F", remat="full", num_layers=1)
         assert 0.2 < costs.head / layer < 10, "a head that is not measured costs nothing"
-        assert costs.embedding > 1e-6
         ratios.append(predicted(costs, num_parameters) / median([*before, *_seconds(step.run)]))
         if abs(ratios[-1] - 1) <= TOLERANCE:
             return
