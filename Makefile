@@ -28,7 +28,7 @@ setup-dev: ## The same with what tests, linters and documentation need, PyTorch 
 train: setup ## Pre-train the tiny Llama on four emulated devices (ARGS='--train.num_steps 20')
 	$(BIN)/python train.py configs/tiny.yaml $(ARGS)
 
-test: setup-dev ## All tests that need no GPU (ARGS='-k zb_h1')
+test: setup-dev ## All tests that need no GPU, but those of test-alone and test-grid (ARGS='-k zb_h1')
 	$(BIN)/python -m pytest -m 'not gpu and not grid and not alone' -n 2 --dist worksteal $(ARGS)
 
 test-alone: setup-dev ## Hold predicted times against measured ones (minutes; wants a machine with nothing else to do)

@@ -110,7 +110,6 @@ def make_given_ticks(program: Program) -> Callable[[Tree, Batch, Tree, "Columns"
     They must keep to what the program's table has: its kinds, slots and routes of messages. So one compiled
     program can time every action (profiling/). Of every leaf the devices' own follow each other.
     """
-
     assert not program.settings.specialised, "ticks that are given may do whatever the table does"
 
     def local(params: Tree, batch: Batch, constants: Tree, given: Columns, columns: Columns) -> Buffers:
@@ -236,9 +235,9 @@ def _run_ticks(
     began = None
     if timed:
         rows, began = mark_start(buffers, rows)
-    stamps = []
-    for segment in program.segments:
-        own = rows if len(program.segments) == 1 else _rows_of(segment, rows)
+    stamps, segments = [], program.segments
+    for segment in segments:
+        own = rows if len(segments) == 1 else _rows_of(segment, rows)
         buffers, stamped = _run_segment(segment, tick, buffers, own)
         stamps.append(stamped)
     return buffers, None if began is None else with_starts(began, jnp.concatenate(stamps))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpipe.errors import InputError
+from jaxpipe.schedules.costs import LEAST
 
 FORMAT = "jaxpipe costs 1"
 
@@ -79,7 +80,7 @@ def action_seconds(costs: MeasuredCosts, kind: str, *, remat: str, num_layers: f
     if costs.stage_layers == 1:
         return one * num_layers
     each = (all_layers - one) / (costs.stage_layers - 1)
-    return max(one + each * (num_layers - 1), 1e-9)
+    return max(one + each * (num_layers - 1), LEAST)
 
 
 def to_text(costs: MeasuredCosts) -> str:
@@ -121,8 +122,8 @@ _COUNTS = ("num_devices", "sequence_length", "tokens", "tp", "stage_layers", "me
 _SECONDS = ("head", "embedding", "transfer", "tick", "update_per_parameter")
 _NAMES = ("platform", "device_kind", "compute_dtype")
 
-LEAST, MOST = 1e-9, 1e6
-"""Seconds that an action may take; no device is quicker or slower."""
+MOST = 1e6
+"""Seconds that an action may take; no device is slower, and none quicker than ``LEAST``."""
 
 
 def _number_faults(given: Mapping[str, Any]) -> list[str]:

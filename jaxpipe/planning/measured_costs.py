@@ -24,6 +24,7 @@ from jaxpipe.planning.hardware import Hardware, find_hardware
 from jaxpipe.planning.layouts import Layout, Task
 from jaxpipe.planning.part_seconds import Line, PartSeconds
 from jaxpipe.planning.sizes import device_parameters
+from jaxpipe.schedules.costs import LEAST
 
 _LAYER_SHAPE = (
     "hidden_size",
@@ -62,7 +63,7 @@ def hardware_of(costs: MeasuredCosts) -> Hardware:
     known = find_hardware(costs.device_kind)
     if known is not None:
         return known
-    rate = costs.message_bytes / max(costs.transfer, 1e-9)
+    rate = costs.message_bytes / max(costs.transfer, LEAST)
     return Hardware(costs.device_kind, 0.0, 0.0, rate, rate, costs.num_devices)
 
 
