@@ -35,6 +35,9 @@ def _send(rows: Callable, options: Any, num_devices: int, sender: Connection) ->
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent has it, too, and ends this process
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={num_devices}"
     os.environ["XLA_FLAGS"] = flags.strip()  # of a flag that is there twice the last one counts
+    from jaxpipe.training.devices import emulate
+
+    emulate(num_devices)  # as many threads as a run has; the first mesh, of a warm-up, would ask for fewer
     for row in rows(options):
         sender.send(row)
     sender.close()
