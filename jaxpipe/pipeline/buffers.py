@@ -64,6 +64,9 @@ Slots = dict[str, Tree]
 SLOTS = ("inbox", "residuals", "linear_inputs", "weight_inputs", "layer_inputs")
 """Those whose values at the start of a step do not matter: nothing in them is read before it is written."""
 
+KEPT = (*SLOTS, "layer_gradients")
+"""Those that may stay allocated from step to step: the accumulators are filled with zeros where they lie."""
+
 
 def allocate(
     table: TickTable,

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int32
 
 from jaxpipe.lowering.segments import Segment, TickUse
 from jaxpipe.lowering.table import EndColumns, RankColumns
-from jaxpipe.pipeline.buffers import SLOTS, Buffers, Slots, fill_of
+from jaxpipe.pipeline.buffers import KEPT, SLOTS, Buffers, Slots, fill_of
 from jaxpipe.pipeline.contract import VOCABULARY_GROUPS, Batch, LossAndGradients, Tree
 from jaxpipe.pipeline.device_dimension import with_devices, without_devices
 from jaxpipe.pipeline.pipes import add_ends, add_pipes
@@ -48,7 +48,9 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
 def make_loss_and_gradients_in_slots(
     program: Program,
 ) -> Callable[[Tree, Batch, Tree, Slots], tuple[LossAndGradients, Slots]]:
-    """The same with the slots (``make_empty_slots``) as one more argument, to be donated, and result.
+    """The same with slots and accumulators (``make_empty_slots``) as one more argument and result.
+
+    To be donated, and kept by the jit (``keep_unused``): of the accumulators only the memory matters.
 
     Slots that stay from step to step need no filling. On CPU that is more than it seems: XLA fills one and
     copies it to others of its shape, and the system finds all their pages anew for each step.
@@ -57,16 +59,17 @@ def make_loss_and_gradients_in_slots(
     lie = PartitionSpec(program.axes)
 
     def local(params: Tree, batch: Batch, constants: Tree, slots: Slots, columns: Columns) -> tuple:
-        own = without_devices(slots)
+        own = without_devices({name: slots[name] for name in SLOTS})
         result, buffers, _ = _local_loss_and_gradients(program, params, batch, constants, columns, slots=own)
-        return result, with_devices(_slots(buffers))
+        kept = _kept(buffers)
+        return result, with_devices(kept | {"layer_gradients": _overwritten(kept["layer_gradients"], result)})
 
     return _over_mesh(program, local, lambda params: (_gradient_specs(program, params), lie), more=(lie,))
 
 
 def make_empty_slots(program: Program, params: Tree, batch: Batch, constants: Tree) -> Callable[[], Slots]:
-    """Allocates the slots of all devices when called; the other arguments serve for their shapes."""
-    shapes = _slots(buffer_shapes(program, params, batch, constants))
+    """Allocates slots and accumulators of all devices when called; the other arguments serve for their shapes."""
+    shapes = _kept(buffer_shapes(program, params, batch, constants))
     num_devices, fill = program.mesh.size, program.settings.fill
 
     def make() -> Slots:
@@ -99,7 +102,7 @@ def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Arr
 
     def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> tuple:
         buffers, _ = _run_ticks(program, params, batch, constants, columns, None)
-        return _total(program, add_ends(buffers.ends).loss), _count_tokens(batch)
+        return _total(program, add_ends(buffers.ends).loss), _count_tokens(program, batch)
 
     return _over_mesh(program, local, lambda params: (_SAME, _SAME))
 
@@ -168,7 +171,9 @@ def _over_mesh(
     columns = Columns(program.table.ranks, program.table.ends)
 
     def run(params: Tree, batch: Batch, constants: Tree, *others: Tree) -> Tree:
-        batch_specs = jax.tree.map(lambda _: PartitionSpec(None, "dp"), batch)
+        batch_specs = jax.tree.map(
+            lambda _: PartitionSpec(None, "dp" if "dp" in program.axes else None), batch
+        )
         mapped = jax.shard_map(
             local,
             mesh=program.mesh,
@@ -195,7 +200,7 @@ def _local_loss_and_gradients(
     timed: bool = False,
 ) -> tuple[LossAndGradients, Buffers, Any]:
     """A whole step on one device, the buffers after it, and when each part of its ticks ran, if ``timed``."""
-    num_tokens = _count_tokens(batch)
+    num_tokens = _count_tokens(program, batch)
     scale = 1.0 / jnp.maximum(num_tokens, 1).astype(jnp.float32)
     buffers, besides = _run_ticks(program, params, batch, constants, columns, scale, slots=slots, timed=timed)
     gradients, loss = add_pipes(buffers, program.layout.placement, tied="head" not in params)
@@ -204,8 +209,18 @@ def _local_loss_and_gradients(
     return LossAndGradients(_total(program, loss) * scale, num_tokens, gradients), buffers, besides
 
 
-def _slots(buffers: Buffers) -> Slots:
-    return {name: getattr(buffers, name) for name in SLOTS}
+def _kept(buffers: Buffers) -> Slots:
+    return {name: getattr(buffers, name) for name in KEPT}
+
+
+def _overwritten(accumulators: Tree, result: LossAndGradients) -> Tree:
+    """What may take the accumulators' place: the gradients, where they are as large.
+
+    If the accumulators themselves came back, they would have to outlive a sum over ``dp``.
+    """
+    gradients = without_devices(result.gradients["layers"])
+    is_alike = jax.tree.map(lambda one, other: one.shape == other.shape, accumulators, gradients)
+    return gradients if all(jax.tree.leaves(is_alike)) else accumulators
 
 
 def _run_ticks(
@@ -275,28 +290,30 @@ def _reduce(program: Program, gradients: Tree) -> Tree:
     big = {group: gradients[group] for group in VOCABULARY_GROUPS if group in gradients}
     big["kernels"] = layers["kernels"]
     if sharding.zero == 0:
-        big = _sum_over_copies(big)
+        big = _sum_over_copies(program, big)
     elif sharding.zero == 1:
         big = scatter_gradients(big, sharding)
-    small, final = _sum_over_copies((layers["small"], gradients["final"]))
+    small, final = _sum_over_copies(program, (layers["small"], gradients["final"]))
     if sharding.token_shards > 1:
         small = jax.tree.map(lambda gradient: jax.lax.psum(gradient, "tp"), small)
     elif sharding.tp > 1:
         small = jax.tree.map(lambda gradient: _of_first(gradient, ("tp",)), small)
-    final = jax.tree.map(lambda gradient: _of_first(gradient, program.axes[1:]), final)
+    final = jax.tree.map(lambda gradient: _of_first(gradient, program.pipeline_axes), final)
     return {"layers": {"kernels": big.pop("kernels"), "small": small}, "final": final, **big}
 
 
-def _sum_over_copies(tree: Tree) -> Tree:
+def _sum_over_copies(program: Program, tree: Tree) -> Tree:
+    if "dp" not in program.axes:
+        return tree
     return jax.tree.map(lambda leaf: jax.lax.psum(leaf, "dp"), tree)
 
 
-def _count_tokens(batch: Batch) -> Int32[Array, ""]:
-    return jax.lax.psum(jnp.sum(batch.labels >= 0, dtype=jnp.int32), "dp")
+def _count_tokens(program: Program, batch: Batch) -> Int32[Array, ""]:
+    return _sum_over_copies(program, jnp.sum(batch.labels >= 0, dtype=jnp.int32))
 
 
 def _total(program: Program, loss: Float[Array, ""]) -> Float[Array, ""]:
-    return _of_first(jax.lax.psum(loss, "dp"), program.axes[1:])
+    return _of_first(_sum_over_copies(program, loss), program.pipeline_axes)
 
 
 def _of_first(value: Array, axes: tuple[str, ...]) -> Array:

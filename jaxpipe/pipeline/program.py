@@ -42,9 +42,16 @@ class Program(NamedTuple):
     def axes(self) -> tuple[str, ...]:
         """The mesh axes over which values differ, ``dp`` first, behind it those of one pipeline's devices.
 
-        ``tp`` is none of them where a rank is one device.
+        ``dp`` is none of them where there is one pipeline and nothing is sharded: XLA would copy all gradients
+        to add them up over one device.
         """
-        return ("dp", "pp", "tp") if self.layout.sharding.tp > 1 else ("dp", "pp")
+        is_copied = self.mesh.shape["dp"] > 1 or self.layout.sharding.zero > 0
+        return ("dp", *self.pipeline_axes) if is_copied else self.pipeline_axes
+
+    @property
+    def pipeline_axes(self) -> tuple[str, ...]:
+        """Those of one pipeline's devices; ``tp`` is none of them where a rank is one device."""
+        return ("pp", "tp") if self.layout.sharding.tp > 1 else ("pp",)
 
     @property
     def segments(self) -> tuple[Segment, ...]:

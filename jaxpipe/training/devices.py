@@ -34,13 +34,35 @@ def _num_cores() -> int:
 
 
 def find_devices() -> list[jax.Device]:
-    """The devices of all processes; InputError if JAX finds none."""
+    """The devices of all processes; InputError if JAX finds none.
+
+    Where they are CPUs, this process works as a batch job from now on.
+    """
     try:
-        return jax.devices()
+        devices = jax.devices()
     except (RuntimeError, AssertionError) as error:  # JAX asserts where the platform asked for has no plugin
         platforms = f"JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')} gives none"
         cause = (str(error).splitlines() or [platforms])[0]
         raise InputError(f"JAX must find devices, but: {cause}; correct or unset JAX_PLATFORMS") from error
+    if devices[0].platform == "cpu":
+        _work_as_batch()
+    return devices
+
+
+def _work_as_batch() -> None:
+    """Tell Linux that no thread here need take a core from another as soon as it wakes up.
+
+    Emulated devices wake each other all the time, and each is as far from done as the one that would have
+    to wait. A policy that is not the usual one is somebody's choice, and stays.
+    """
+    if not hasattr(os, "SCHED_BATCH"):
+        return
+    for thread in map(int, os.listdir("/proc/self/task")):
+        try:
+            if os.sched_getscheduler(thread) == os.SCHED_OTHER:
+                os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+        except (ProcessLookupError, PermissionError):
+            continue  # it has ended, or a sandbox keeps policies as they are: slower, but no other result
 
 
 def make_mesh(*, dp: int, pp: int, tp: int, fits: Callable[[int, int, int], bool] = lambda *_: True) -> Mesh:

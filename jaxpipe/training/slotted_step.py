@@ -1,4 +1,4 @@
-"""The training step as a run does it: the slots of its schedule stay allocated from step to step.
+"""The training step as a run does it: its slots and accumulators stay allocated from step to step.
 
 Filled anew in each step they would cost time, on CPU above all (docs/performance.md). Between steps they are
 idle, so whoever wants the memory for something else, an evaluation or a save, takes them away.
@@ -26,7 +26,7 @@ class SlottedStep:
     ) -> None:
         self.compiled = compiled
         self.slot_bytes = slot_bytes
-        """Of the slots of one device."""
+        """Of the slots and accumulators of one device."""
         self._make_slots = make_slots
         self._slots: Slots | None = None
 
@@ -37,7 +37,7 @@ class SlottedStep:
         return state, metrics
 
     def release(self) -> None:
-        """Give the memory of the slots back; the next step allocates them again."""
+        """Give their memory back; the next step allocates them again."""
         self._slots = None
 
 
@@ -71,7 +71,7 @@ def compile_slotted_step(
         NamedSharding(mesh, PartitionSpec()),
         jax.tree.map(lambda leaf: leaf.sharding, shapes),
     )
-    jitted = jax.jit(train_step, donate_argnums=(0, 3), out_shardings=shardings)
+    jitted = jax.jit(train_step, donate_argnums=(0, 3), out_shardings=shardings, keep_unused=True)
     compiled = jitted.lower(state, batch, constants, shapes).compile(dict(options) if options else None)
     slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) // mesh.size
     return SlottedStep(compiled, make_slots, slot_bytes)

@@ -34,6 +34,7 @@ from jaxpipe.pipeline import (
     make_loss_and_gradients_in_slots,
     to_stage_layout,
 )
+from jaxpipe.pipeline.buffers import Slots
 from jaxpipe.pipeline.remat import Remat
 from jaxpipe.schedules import build, with_recompute
 
@@ -204,7 +205,13 @@ def copies(schedule: str) -> list[str]:
     # of 2 sequences: no slots are of the size of gradients, in whose place XLA would return these
     arguments = to_stage_layout(params, program.layout), mlp.make_batch(4), mlp.make_constants()
     slots = jax.eval_shape(make_empty_slots(program, *arguments))
-    step = jax.jit(make_loss_and_gradients_in_slots(program), donate_argnums=3)
+    run = make_loss_and_gradients_in_slots(program)
+
+    def descend(params: Tree, batch: Batch, constants: Tree, slots: Slots) -> tuple[Tree, Slots]:
+        result, slots = run(params, batch, constants, slots)
+        return jax.tree.map(jnp.subtract, params, result.gradients), slots
+
+    step = jax.jit(descend, donate_argnums=(0, 3), keep_unused=True)
     computations = hlo.parse(step.lower(*arguments, slots).compile(SAME_HLO).as_text())
     buffers = buffer_shapes(program, *arguments)
     kept = {leaf.shape for leaf in jax.tree.leaves(buffers) if leaf.size > buffers.message.size}
@@ -223,6 +230,21 @@ def copies(schedule: str) -> list[str]:
 @pytest.mark.parametrize("schedule", ["interleaved", "zb_v"])
 def test_nothing_that_a_step_is_given_or_gives_back_is_copied(schedule: str) -> None:
     assert copies(schedule) == []
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
+def test_nothing_is_added_up_over_one_device(schedule: str) -> None:
+    """Of one pipeline ``dp`` is 1: XLA would copy all gradients to have the same."""
+    step = compiled("mlp", NUM_RANKS, schedule, False, 1)
+    computations = hlo.parse(step.compiled.as_text())
+    sums = [
+        instruction.line
+        for computation in computations.values()
+        for instruction in computation.values()
+        if instruction.opcode == "all-reduce"
+    ]
+    assert sums
+    assert not [line for line in sums if "replica_groups={{0}," in line]
 
 
 def test_with_a_layout_of_its_own_choice_xla_copies_all(monkeypatch: pytest.MonkeyPatch) -> None:

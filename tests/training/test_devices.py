@@ -1,7 +1,10 @@
 """A mesh that does not fit its devices is refused with those that would."""
 
 import math
+import os
 import re
+import subprocess
+import sys
 from typing import NamedTuple
 
 import jax
@@ -53,6 +56,29 @@ def test_a_mesh_of_more_accelerators_than_there_are_is_told_how_to_run_dry(monke
 
 def test_emulated_devices_may_lie_idle() -> None:
     assert make_mesh(dp=1, pp=2, tp=1).size == 2
+
+
+POLICIES = """
+import os
+os.sched_setscheduler(0, {before}, os.sched_param(0))
+from jaxpipe.training.devices import make_mesh
+make_mesh(dp=1, pp=2, tp=1)
+print({{os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}} == {{{after}}})
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a policy of Linux")
+@pytest.mark.parametrize(
+    ("before", "after"), [("os.SCHED_OTHER", "os.SCHED_BATCH"), ("os.SCHED_IDLE", "os.SCHED_IDLE")]
+)
+def test_emulated_devices_are_a_batch_job_unless_told_otherwise(before: str, after: str) -> None:
+    """All threads, XLA's too; in a process of its own, since a policy stays."""
+    command = [sys.executable, "-c", POLICIES.format(before=before, after=after)]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment | {"JAX_PLATFORMS": "cpu"}
+    )
+    assert done.stdout.strip() == "True", done.stderr
 
 
 def test_what_the_rest_of_the_run_refuses_is_not_named() -> None:
