@@ -68,7 +68,7 @@ def make_loss_and_gradients_in_slots(
 
 
 def make_empty_slots(program: Program, params: Tree, batch: Batch, constants: Tree) -> Callable[[], Slots]:
-    """Allocates slots and accumulators of all devices when called; the other arguments serve for their shapes."""
+    """Allocates what all devices keep when called; the other arguments serve for their shapes."""
     shapes = _kept(buffer_shapes(program, params, batch, constants))
     num_devices, fill = program.mesh.size, program.settings.fill
 

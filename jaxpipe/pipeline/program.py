@@ -42,8 +42,8 @@ class Program(NamedTuple):
     def axes(self) -> tuple[str, ...]:
         """The mesh axes over which values differ, ``dp`` first, behind it those of one pipeline's devices.
 
-        ``dp`` is none of them where there is one pipeline and nothing is sharded: XLA would copy all gradients
-        to add them up over one device.
+        ``dp`` is none of them where there is one pipeline and nothing is sharded: XLA would copy all
+        gradients to add them up over one device.
         """
         is_copied = self.mesh.shape["dp"] > 1 or self.layout.sharding.zero > 0
         return ("dp", *self.pipeline_axes) if is_copied else self.pipeline_axes

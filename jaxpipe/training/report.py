@@ -111,7 +111,8 @@ def compiled_facts(step: SlottedStep, seconds: float) -> list[Fact]:
         return facts
     text = (
         f"{format_bytes(memory.argument_size_in_bytes - step.slot_bytes)} state and batch, "
-        f"{format_bytes(step.slot_bytes)} slots and gradients, {format_bytes(memory.temp_size_in_bytes)} temporary"
+        f"{format_bytes(step.slot_bytes)} slots and gradients, "
+        f"{format_bytes(memory.temp_size_in_bytes)} temporary"
     )
     return [*facts, ("bytes per device", text)]
 
