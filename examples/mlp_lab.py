@@ -185,7 +185,7 @@ def make_clock(events: list[Event], seconds: float) -> Callable[[jax.Array, Tree
 
         same = jax.ShapeDtypeStruct(x.shape, x.dtype)
         noted = jax.pure_callback(on_host, same, jax.lax.axis_index("pp"), microbatch, x)
-        return jax.lax.pcast(noted, ("dp", "pp"), to="varying")
+        return jax.lax.pcast(noted, "pp", to="varying")
 
     @jax.custom_vjp
     def wait(x: jax.Array, microbatch: jax.Array) -> jax.Array:

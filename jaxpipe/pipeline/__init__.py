@@ -7,7 +7,6 @@ from jaxpipe.pipeline.executor import (
     make_loss,
     make_loss_and_gradients,
     make_loss_and_gradients_in_slots,
-    make_timed_loss_and_gradients,
 )
 from jaxpipe.pipeline.layout import Layout, to_canonical_layout, to_stage_layout
 from jaxpipe.pipeline.program import Program, Settings
@@ -31,7 +30,6 @@ __all__ = [
     "make_loss",
     "make_loss_and_gradients",
     "make_loss_and_gradients_in_slots",
-    "make_timed_loss_and_gradients",
     "to_canonical_layout",
     "to_stage_layout",
 ]

@@ -46,25 +46,44 @@ def make_loss_and_gradients(program: Program) -> Callable[[Tree, Batch, Tree], L
 
 
 def make_loss_and_gradients_in_slots(
-    program: Program,
-) -> Callable[[Tree, Batch, Tree, Slots], tuple[LossAndGradients, Slots]]:
+    program: Program, *, timed: bool = False
+) -> "Callable[[Tree, Batch, Tree, Slots], tuple[LossAndGradients | Timed, Slots]]":
     """The same with slots and accumulators (``make_empty_slots``) as one more argument and result.
 
     To be donated, and kept by the jit (``keep_unused``): of the accumulators only the memory matters.
 
     Slots that stay from step to step need no filling. On CPU that is more than it seems: XLA fills one and
     copies it to others of its shape, and the system finds all their pages anew for each step.
+
+    timed: with marks of the host's clock; to the bit the same results, and when each part ran.
     """
     assert program.has_backward, f"the schedule {program.table.name} has no backward action"
     lie = PartitionSpec(program.axes)
 
     def local(params: Tree, batch: Batch, constants: Tree, slots: Slots, columns: Columns) -> tuple:
         own = without_devices({name: slots[name] for name in SLOTS})
-        result, buffers, _ = _local_loss_and_gradients(program, params, batch, constants, columns, slots=own)
+        result, buffers, stamps = _local_loss_and_gradients(
+            program, params, batch, constants, columns, slots=own, timed=timed
+        )
         kept = _kept(buffers)
-        return result, with_devices(kept | {"layer_gradients": _overwritten(kept["layer_gradients"], result)})
+        kept |= {"layer_gradients": _overwritten(kept["layer_gradients"], result)}
+        if timed:
+            all_stamps = of_all_ranks(stamps, program.axes, num_ranks=program.mesh.shape["pp"])
+            return Timed(result, all_stamps), with_devices(kept)
+        return result, with_devices(kept)
 
-    return _over_mesh(program, local, lambda params: (_gradient_specs(program, params), lie), more=(lie,))
+    def out_specs(params: Tree) -> tuple:
+        specs = _gradient_specs(program, params)
+        return Timed._make((specs, _SAME)) if timed else specs, lie
+
+    return _over_mesh(program, local, out_specs, more=(lie,))
+
+
+class Timed(NamedTuple):
+    """A step whose ticks were timed, and of each rank the times of its first device (tick_clock.py)."""
+
+    result: LossAndGradients
+    stamps: Int32[Array, "ticks ranks marks 2"]
 
 
 def make_empty_slots(program: Program, params: Tree, batch: Batch, constants: Tree) -> Callable[[], Slots]:
@@ -78,22 +97,6 @@ def make_empty_slots(program: Program, params: Tree, batch: Batch, constants: Tr
         )
 
     return jax.jit(make, out_shardings=NamedSharding(program.mesh, PartitionSpec(program.axes)))
-
-
-def make_timed_loss_and_gradients(
-    program: Program,
-) -> Callable[[Tree, Batch, Tree], tuple[LossAndGradients, Int32[Array, "ticks ranks marks 2"]]]:
-    """The same program with marks of the host's clock: to the bit the same results, and when each part ran.
-
-    Of each rank the times of its first device; see tick_clock.py.
-    """
-    assert program.has_backward, f"the schedule {program.table.name} has no backward action"
-
-    def local(params: Tree, batch: Batch, constants: Tree, columns: Columns) -> tuple:
-        result, _, stamps = _local_loss_and_gradients(program, params, batch, constants, columns, timed=True)
-        return result, of_all_ranks(stamps, program.axes, num_ranks=program.mesh.shape["pp"])
-
-    return _over_mesh(program, local, lambda params: (_gradient_specs(program, params), _SAME))
 
 
 def make_loss(program: Program) -> Callable[[Tree, Batch, Tree], tuple[Float[Array, ""], Int32[Array, ""]]]:

@@ -14,18 +14,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpipe.config import Config, faults
 from jaxpipe.data import DOCUMENT_ARRAYS, Batches, Sources, open_sources, validation_batches
-from jaxpipe.pipeline import Batch, Tree, make_loss, make_timed_loss_and_gradients
+from jaxpipe.pipeline import Batch, Tree, make_loss
 from jaxpipe.training.devices import make_float32_exact, make_mesh
 from jaxpipe.training.evaluation import Evaluation
 from jaxpipe.training.global_arrays import to_devices
-from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.plan import Plan, make_plan
 from jaxpipe.training.slotted_step import SlottedStep, compile_slotted_step
 from jaxpipe.training.state import TrainState
 from jaxpipe.training.step import (
     batch_shapes,
-    compile_step,
-    make_timed_train_step,
     to_microbatches,
 )
 
@@ -68,8 +65,10 @@ def prepare(config: Config) -> Prepared:
     return Prepared(mesh, plan, corpus, batches, constants, evaluation)
 
 
-def compile_training(config: Config, prepared: Prepared, state: TrainState) -> tuple[SlottedStep, float]:
-    """The compiled step, and how many seconds that took."""
+def compile_training(
+    config: Config, prepared: Prepared, state: TrainState, *, timed: bool = False
+) -> tuple[SlottedStep, float]:
+    """The compiled step, and how many seconds that took; ``timed``: with marks, for ``run.trace_step``."""
     began = time.perf_counter()
     step = compile_slotted_step(
         prepared.plan.program,
@@ -78,31 +77,9 @@ def compile_training(config: Config, prepared: Prepared, state: TrainState) -> t
         shapes_of(config, prepared.mesh),
         constants=prepared.constants,
         skip_non_finite=skips(config),
+        timed=timed,
     )
     return step, time.perf_counter() - began
-
-
-def compile_timed_training(
-    config: Config, prepared: Prepared, state: TrainState
-) -> tuple[jax.stages.Compiled, float]:
-    """The same with marks, for the step ``run.trace_step``; it allocates its slots itself."""
-    plan = prepared.plan
-    timed_step = make_timed_train_step(
-        make_timed_loss_and_gradients(plan.program),
-        plan.optimizer,
-        global_norm=make_global_norm(plan.program.layout, prepared.mesh),
-        skip_non_finite=skips(config),
-    )
-    began = time.perf_counter()
-    compiled = compile_step(
-        timed_step,
-        state,
-        shapes_of(config, prepared.mesh),
-        constants=prepared.constants,
-        mesh=prepared.mesh,
-        sharding=plan.program.layout.sharding,
-    )
-    return compiled, time.perf_counter() - began
 
 
 def skips(config: Config) -> bool:

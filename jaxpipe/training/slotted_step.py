@@ -9,9 +9,11 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array
 
 from jaxpipe.pipeline import Batch, Program, Tree, make_empty_slots, make_loss_and_gradients_in_slots
 from jaxpipe.pipeline.buffers import Slots
+from jaxpipe.pipeline.executor import Timed
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.optimizer import AdamW
 from jaxpipe.training.state import TrainState, state_shardings
@@ -19,7 +21,10 @@ from jaxpipe.training.step import StepMetrics, make_update
 
 
 class SlottedStep:
-    """``(state, batch, constants) -> (state, metrics)``, compiled; it takes over the memory of the state."""
+    """``(state, batch, constants) -> (state, metrics)``, compiled; it takes over the memory of the state.
+
+    Of a timed one the metrics are ``(metrics, stamps)``.
+    """
 
     def __init__(
         self, compiled: jax.stages.Compiled, make_slots: Callable[[], Slots], slot_bytes: int
@@ -30,11 +35,16 @@ class SlottedStep:
         self._make_slots = make_slots
         self._slots: Slots | None = None
 
-    def __call__(self, state: TrainState, batch: Batch, constants: Tree) -> tuple[TrainState, StepMetrics]:
-        slots = self._make_slots() if self._slots is None else self._slots
-        self._slots = None  # donated, so they are gone even if the step fails
+    def __call__(self, state: TrainState, batch: Batch, constants: Tree) -> tuple[TrainState, Any]:
+        self.allocate()
+        slots, self._slots = self._slots, None  # donated, so they are gone even if the step fails
         state, metrics, self._slots = self.compiled(state, batch, constants, slots)
         return state, metrics
+
+    def allocate(self) -> None:
+        """Make the slots, if there are none; the next step would, too."""
+        if self._slots is None:
+            self._slots = jax.block_until_ready(self._make_slots())
 
     def release(self) -> None:
         """Give their memory back; the next step allocates them again."""
@@ -49,19 +59,27 @@ def compile_slotted_step(
     *,
     constants: Tree,
     skip_non_finite: bool = False,
+    timed: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> SlottedStep:
-    """Of arguments of these shapes and shardings; options: XLA's, if not the usual ones."""
+    """Of arguments of these shapes and shardings.
+
+    timed: with marks (pipeline/tick_clock.py), whose stamps come beside the metrics.
+    options: XLA's, if not the usual ones.
+    """
     mesh, layout = program.mesh, program.layout
-    loss_and_gradients = make_loss_and_gradients_in_slots(program)
+    loss_and_gradients = make_loss_and_gradients_in_slots(program, timed=timed)
     update = make_update(
         settings, global_norm=make_global_norm(layout, mesh), skip_non_finite=skip_non_finite
     )
 
     def train_step(
         state: TrainState, batch: Batch, constants: Tree, slots: Slots
-    ) -> tuple[TrainState, StepMetrics, Slots]:
+    ) -> tuple[TrainState, StepMetrics | tuple[StepMetrics, Array], Slots]:
         result, slots = loss_and_gradients(state.params, batch, constants, slots)
+        if isinstance(result, Timed):
+            state, metrics = update(state, result.result)
+            return state, (metrics, result.stamps), slots
         return *update(state, result), slots
 
     make_slots = make_empty_slots(program, state.params, batch, constants)

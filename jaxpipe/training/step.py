@@ -54,26 +54,6 @@ def make_train_step(
     return train_step
 
 
-def make_timed_train_step(
-    timed_loss_and_gradients: Callable[[Tree, Batch, Tree], tuple[LossAndGradients, Array]],
-    settings: AdamW,
-    *,
-    global_norm: Callable[[Tree], GradientNorm],
-    skip_non_finite: bool,
-) -> Callable[[TrainState, Batch, Tree], tuple[TrainState, tuple[StepMetrics, Array]]]:
-    """The same, of a program with marks (pipeline/tick_clock.py), whose stamps come beside the metrics."""
-    update = make_update(settings, global_norm=global_norm, skip_non_finite=skip_non_finite)
-
-    def train_step(
-        state: TrainState, batch: Batch, constants: Tree
-    ) -> tuple[TrainState, tuple[StepMetrics, Array]]:
-        result, stamps = timed_loss_and_gradients(state.params, batch, constants)
-        state, metrics = update(state, result)
-        return state, (metrics, stamps)
-
-    return train_step
-
-
 def make_update(
     settings: AdamW, *, global_norm: Callable[[Tree], GradientNorm], skip_non_finite: bool
 ) -> Callable[[TrainState, LossAndGradients], tuple[TrainState, StepMetrics]]:

@@ -21,7 +21,6 @@ from jaxpipe.config import Config
 from jaxpipe.lowering import TickTable
 from jaxpipe.lowering.replay import KINDS
 from jaxpipe.lowering.table import IDLE, NONE
-from jaxpipe.pipeline import Batch, Tree
 from jaxpipe.pipeline.tick_clock import MARKS, NANOSECONDS, to_nanoseconds
 from jaxpipe.planning.tick_file import ENDS, Marks, TickTrace
 from jaxpipe.schedules import Action, Schedule
@@ -46,7 +45,7 @@ class TickTracing:
     """
 
     step: int
-    timed_step: Callable[[TrainState, Batch, Tree], tuple[TrainState, tuple[StepMetrics, Any]]]
+    timed_step: SlottedStep
     describe: Callable[..., TickTrace]
     keep: Callable[[TickTrace], None]
     plain_seconds: list[float] = field(default_factory=list)
@@ -64,14 +63,18 @@ def run_watched(
     *arguments: Any,
 ) -> tuple[TrainState, StepMetrics]:
     """A step that ``tracing`` watches; the devices must have nothing else to do."""
-    began = time.monotonic_ns()
     if step < tracing.step - 1:
+        plain_step.allocate()
+        began = time.monotonic_ns()
         state, metrics = jax.block_until_ready(plain_step(*arguments))
         tracing.plain_seconds.append((time.monotonic_ns() - began) / NANOSECONDS)
         return state, metrics
     plain_step.release()
+    tracing.timed_step.allocate()
+    began = time.monotonic_ns()
     state, (metrics, stamps) = jax.block_until_ready(tracing.timed_step(*arguments))
     ended = time.monotonic_ns()
+    tracing.timed_step.release()  # whatever follows, an evaluation or a save, may want the memory
     if step == tracing.step:
         trace = tracing.describe(
             stamps=to_nanoseconds(np.asarray(stamps)),

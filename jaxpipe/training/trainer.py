@@ -32,7 +32,6 @@ from jaxpipe.training.plan import Plan, make_plan, utilization_of
 from jaxpipe.training.preparation import (
     Prepared,
     compile_evaluation,
-    compile_timed_training,
     compile_training,
     cut_for,
     mesh_of,
@@ -273,7 +272,7 @@ def _make_tracing(
             show_message(log.line, f"step {step}: its ticks are in {path}; jaxpipe explain {directory.path}")
 
     standing.prepare("compiling the step with marks")
-    timed_step, seconds = compile_timed_training(config, prepared, state)
+    timed_step, seconds = compile_training(config, prepared, state, timed=True)
     show_facts(log.line.console, "compiled step with marks", [("with marks", f"compiled in {seconds:.1f} s")])
     describe = describer(config, prepared.plan, prepared.mesh, step=step)
     return TickTracing(step, timed_step, describe, keep)

@@ -15,7 +15,8 @@ from jaxpipe.lowering import TickTable, lower
 from jaxpipe.pipeline import (
     LossAndGradients,
     Settings,
-    make_timed_loss_and_gradients,
+    make_empty_slots,
+    make_loss_and_gradients_in_slots,
     to_canonical_layout,
     to_stage_layout,
 )
@@ -82,8 +83,11 @@ def test_the_ticks_of_segments_are_timed_one_by_one(case: Case) -> None:
     table = case.table()
     program = step_of(table, specialised=True).program
     arguments = to_stage_layout(PARAMS, program.layout), BATCH, mlp.make_constants()
-    timed = jax.jit(make_timed_loss_and_gradients(program)).lower(*arguments).compile(QUICK)
-    result, stamps = jax.tree.map(np.asarray, timed(*arguments))
+    slots = make_empty_slots(program, *arguments)()
+    timed = jax.jit(make_loss_and_gradients_in_slots(program, timed=True))
+    (result, stamps), _ = jax.tree.map(
+        np.asarray, timed.lower(*arguments, slots).compile(QUICK)(*arguments, slots)
+    )
     found = LossAndGradients(*result[:2], to_canonical_layout(result.gradients, program.layout))
     assert_same_bits(found, step_of(table, specialised=False)(PARAMS, BATCH))
     assert stamps.shape == (table.num_ticks, case.num_ranks, 4, 2)

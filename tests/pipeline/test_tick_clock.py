@@ -14,8 +14,9 @@ from jaxpipe.pipeline import (
     Program,
     Settings,
     StageContract,
+    make_empty_slots,
     make_loss_and_gradients,
-    make_timed_loss_and_gradients,
+    make_loss_and_gradients_in_slots,
     to_stage_layout,
 )
 from jaxpipe.pipeline.contract import Tree
@@ -41,10 +42,13 @@ class Timed(NamedTuple):
 def run_both(program: Program, params: Tree, batch: Tree) -> Timed:
     arguments = to_stage_layout(params, program.layout), batch, mlp.make_constants()
     plain = jax.jit(make_loss_and_gradients(program)).lower(*arguments).compile(QUICK)
-    timed = jax.jit(make_timed_loss_and_gradients(program)).lower(*arguments).compile(QUICK)
-    jax.block_until_ready(timed(*arguments))
+    slots = make_empty_slots(program, *arguments)()
+    timed = (
+        jax.jit(make_loss_and_gradients_in_slots(program, timed=True)).lower(*arguments, slots).compile(QUICK)
+    )
+    jax.block_until_ready(timed(*arguments, slots))
     began = time.monotonic_ns()
-    result, stamps = jax.block_until_ready(timed(*arguments))
+    (result, stamps), _ = jax.block_until_ready(timed(*arguments, slots))
     ended = time.monotonic_ns()
     expected = plain(*arguments)
     return Timed(plain.as_text(), expected, result, to_nanoseconds(np.asarray(stamps)), began, ended)
@@ -120,7 +124,7 @@ def sleeping(forward_seconds: float, backward_seconds: float):
             return x
 
         slept = jax.pure_callback(on_host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-        return jax.lax.pcast(slept, ("dp", "pp"), to="varying")
+        return jax.lax.pcast(slept, "pp", to="varying")
 
     @jax.custom_vjp
     def wait(x: jax.Array) -> jax.Array:
