@@ -113,7 +113,8 @@ def main(words: list[str]) -> int:
     told = json.loads(word)
     rank, num_ranks, model = told["rank"], told["num_ranks"], Model(**told["model"])
     torch.set_num_threads(1)
-    if hasattr(os, "SCHED_BATCH"):  # the bench's own policy is jaxpipe's (training/devices.py)
+    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH:
+        # that is jaxpipe's (training/devices.py), of whose process this one is a child
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     dist.init_process_group("gloo", init_method=f"file://{told['meeting']}", rank=rank, world_size=num_ranks)
     steps: dict[str, Callable[[], float | None]] = {}

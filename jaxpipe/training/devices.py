@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 
 import jax
@@ -57,12 +58,12 @@ def _work_as_batch() -> None:
     """
     if not hasattr(os, "SCHED_BATCH"):
         return
-    for thread in map(int, os.listdir("/proc/self/task")):
-        try:
-            if os.sched_getscheduler(thread) == os.SCHED_OTHER:
-                os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
-        except (ProcessLookupError, PermissionError):
-            continue  # it has ended, or a sandbox keeps policies as they are: slower, but no other result
+    # a sandbox may know no policies: steps are slower then, and nothing else
+    with suppress(OSError):
+        for thread in map(int, os.listdir("/proc/self/task")):
+            with suppress(ProcessLookupError):  # it has ended
+                if os.sched_getscheduler(thread) == os.SCHED_OTHER:
+                    os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
 
 
 def make_mesh(*, dp: int, pp: int, tp: int, fits: Callable[[int, int, int], bool] = lambda *_: True) -> Mesh:

@@ -218,15 +218,13 @@ def _itemsize(dtype: np.dtype, widens: bool) -> int:
 
 
 def _reduction(program: Program, buffers: Buffers) -> int:
-    """What is summed over ``dp``, and what of the second pipe comes home, lies beside what it is made of.
-
-    XLA for CPU keeps the sum over a single copy, too.
-    """
+    """What is summed over ``dp``, and what of the second pipe comes home, lies beside what it is made of."""
     zero, dp = program.layout.sharding.zero, program.mesh.shape["dp"]
     num_pipes = program.layout.placement.num_pipes
     layers = _bytes(buffers.layer_gradients) // num_pipes
     coming_home = layers if num_pipes > 1 else 0
-    summed = layers + _bytes(buffers.ends) // num_pipes if zero < 2 else 0
+    is_summed = "dp" in program.axes and zero < 2
+    summed = layers + _bytes(buffers.ends) // num_pipes if is_summed else 0
     return max(coming_home, summed // (dp if zero == 1 else 1))
 
 

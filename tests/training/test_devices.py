@@ -1,5 +1,6 @@
 """A mesh that does not fit its devices is refused with those that would."""
 
+import errno
 import math
 import os
 import re
@@ -79,6 +80,17 @@ def test_emulated_devices_are_a_batch_job_unless_told_otherwise(before: str, aft
         command, capture_output=True, text=True, check=False, env=environment | {"JAX_PLATFORMS": "cpu"}
     )
     assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
+def test_a_sandbox_without_policies_runs_all_the_same(number: int, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "SCHED_BATCH", 3, raising=False)
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: 0, raising=False)
+    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    assert make_mesh(dp=1, pp=2, tp=1).size == 2
 
 
 def test_what_the_rest_of_the_run_refuses_is_not_named() -> None:

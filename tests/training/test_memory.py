@@ -68,6 +68,8 @@ STEPS: list[dict[str, Any]] = [
     {**mesh(2, 2), **pipeline("1f1b", "full", fuse=True, schedule_recompute=True), **BF16},
     {**mesh(2, 2), **pipeline("1f1b", "full", fuse=True), "model__vocab_size": 8192},
     {**mesh(2, 2, zero=3), **pipeline("1f1b", "full", fuse=True), "data__sequence_length": 64},
+    {**mesh(1, 1), **pipeline("1f1b", "full", fuse=True), "data__sequence_length": 16},
+    {**mesh(1, 2, zero=1), **pipeline("1f1b", "full", fuse=True), "data__sequence_length": 16},
 ]
 
 
@@ -133,11 +135,14 @@ def test_uneven_stages_hold_what_is_predicted_as_padding() -> None:
     assert even.predicted.padding == (0, 0, 0)
 
 
-@pytest.mark.parametrize("dp", [1, 2])
-def test_after_the_ticks_gradients_are_there_at_most_twice(dp: int) -> None:
-    """Where the stash is small: what is summed over dp is written beside the sums; the norm copies none."""
+@pytest.mark.parametrize(("dp", "times"), [(1, 1.4), (2, 2.1)])
+def test_after_the_ticks_gradients_are_there_as_often_as_they_are_summed(dp: int, times: float) -> None:
+    """Where the stash is small: what is summed over dp is written beside the sums; the norm copies none.
+
+    The rest is a tick's work, of a third of the accumulators.
+    """
     measured = step(**mesh(dp, 2), pipeline__remat="full", data__sequence_length=16)
-    assert measured.temporary < 2.1 * measured.predicted.accumulators
+    assert measured.temporary < times * measured.predicted.accumulators
     assert measured.predicted.total == pytest.approx(measured.total, rel=TOLERANCE)
 
 
