@@ -11,7 +11,7 @@ Each step gives one JSON line on standard output; what does not apply is left ou
     part
     schedule, ranks, chunks, layers   what was run, and of how many layers
     microbatches, remat               how
-    fuse_backward, transfer_ticks
+    fuse_backward, transfer_ticks, program
     num_ticks                         rows of the tick table
     held                              the most stage activations that a rank holds until their W
     compile_seconds                   tracing, lowering and compiling, without a compilation cache

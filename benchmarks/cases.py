@@ -40,11 +40,18 @@ class Case(NamedTuple):
     num_ranks: int = NUM_RANKS
     num_layers: int = NUM_LAYERS
     transfer_ticks: Literal[1, 2] = 1
+    program: Literal["scan", "segments"] = "scan"
 
     @property
     def label(self) -> str:
         """What tells it from the other steps that it takes turns with."""
-        return self.schedule if self.transfer_ticks == 1 else f"{self.schedule}, messages hidden"
+        return label_of(self.schedule, transfer_ticks=self.transfer_ticks, program=self.program)
+
+
+def label_of(schedule: str, *, transfer_ticks: int, program: str) -> str:
+    """The name of a step, or of its figures."""
+    hidden = ", messages hidden" if transfer_ticks == 2 else ""
+    return f"{schedule}{hidden}{', segments' if program == 'segments' else ''}"
 
 
 def make_case(schedule: str, num_microbatches: int, remat: Remat, *, fuse_backward: bool = True) -> Case:
@@ -69,12 +76,13 @@ def find_case_faults(case: Case) -> list[str]:
 def steps_in_turn(
     schedules: Iterable[str], num_microbatches: int, remat: Remat, *, fuse_backward: bool
 ) -> Iterator[Case]:
-    """The steps of one turn: every schedule, and 1f1b once more with its messages hidden behind a tick."""
+    """The steps of one turn: every schedule; 1f1b also with its messages hidden, and as segments."""
     for schedule in schedules:
         case = make_case(schedule, num_microbatches, remat, fuse_backward=fuse_backward)
         yield case
         if schedule == "1f1b":
             yield case._replace(transfer_ticks=2)
+            yield case._replace(program="segments")
 
 
 def only_compiled(
@@ -128,6 +136,7 @@ def config_of(case: Case) -> Config:
             num_microbatches=case.num_microbatches,
             num_chunks=case.num_chunks,
             transfer_ticks=case.transfer_ticks,
+            program=case.program,
             fuse_backward=case.fuse_backward,
             remat=case.remat,
         ),

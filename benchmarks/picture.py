@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from benchmarks.cases import MANY_LAYERS, MICROBATCHES, NUM_LAYERS, NUM_RANKS, takes_chunks
+from benchmarks.cases import MANY_LAYERS, MICROBATCHES, NUM_LAYERS, NUM_RANKS, label_of, takes_chunks
 from benchmarks.plots import LINE, Box, Curve, Dot, dot_plot, line_plot
 from jaxpipe.schedules import GENERATORS
 
@@ -69,7 +69,11 @@ def _dot_plots(rows: Sequence[Row]) -> list[tuple[float, str]]:
     ):
         dots = [
             Dot(
-                f"{row['schedule']}{', messages hidden' if row.get('transfer_ticks') == 2 else ''}",
+                label_of(
+                    row["schedule"],
+                    transfer_ticks=row.get("transfer_ticks", 1),
+                    program=row.get("program", "scan"),
+                ),
                 row[key],
                 row[f"{bounds}_min"],
                 row[f"{bounds}_max"],
@@ -86,7 +90,8 @@ def _dot_plots(rows: Sequence[Row]) -> list[tuple[float, str]]:
 
 def _curves(rows: Sequence[Row]) -> list[tuple[str, str, list[Curve]]]:
     """Title, name of the x axis and curves of each plot over m, p or v."""
-    ours = [row for row in rows if row.get("transfer_ticks") == 1 and row["remat"] == "full"]
+    scans = [row for row in rows if row.get("transfer_ticks") == 1 and row.get("program") != "segments"]
+    ours = [row for row in scans if row["remat"] == "full"]
     over_m = [row for row in ours if row["layers"] == NUM_LAYERS and row["ranks"] == NUM_RANKS]
     large = [row for row in ours if row["layers"] == MANY_LAYERS and row["microbatches"] == MICROBATCHES]
     over_v = [

@@ -62,6 +62,7 @@ def case_figures(case: Case, plan: Plan) -> dict[str, Any]:
         "remat": case.remat,
         "fuse_backward": case.fuse_backward,
         "transfer_ticks": case.transfer_ticks,
+        "program": case.program,
         "num_ticks": plan.program.table.num_ticks,
         "held": max(peak_held(plan.schedule, Kind.W)),
     }

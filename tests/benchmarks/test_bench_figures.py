@@ -79,6 +79,7 @@ def good_rows() -> dict[Any, dict[str, Any]]:
     rows["PyTorch"] = {"part": "steps", "schedule": "PyTorch 1F1B", "microbatches": 8, "remat": "full"}
     rows["PyTorch"] |= {f"ratio_to_pytorch{end}": 1.0 for end in ("", "_min", "_max")}
     rows["hidden"] = row("1f1b", 8, transfer_ticks=2, ratio_to_pytorch=1.2)
+    rows["segments"] = row("1f1b", 8, program="segments", ratio_to_pytorch=1.2, compile_ratio=4.0)
     return rows
 
 
@@ -171,11 +172,13 @@ def test_the_benchmark_prints_a_line_with_every_figure(tmp_path: Path) -> None:
     assert "left out: dualpipe, p=4, m=4" in run.stderr
     lines = run.stdout.splitlines()
     assert path.read_text().splitlines() == lines
-    figures, hidden = map(json.loads, lines)
+    figures, hidden, segments = map(json.loads, lines)
     assert set(figures) >= KEYS
     assert figures["step_seconds_min"] <= figures["step_seconds"] <= figures["step_seconds_max"]
     assert figures["num_ticks"] == 15
     assert (hidden["transfer_ticks"], hidden["num_ticks"]) == (2, 25)
+    assert (segments["program"], segments["num_ticks"]) == ("segments", 15)
+    assert segments["compile_seconds"] > figures["compile_seconds"], "warm-up and drain are code of their own"
 
 
 def test_without_pytorch_it_says_so_and_does_the_rest(

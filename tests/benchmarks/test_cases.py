@@ -25,10 +25,10 @@ def default_grid(timed: tuple[int, ...]):
     ]
 
 
-def test_every_schedule_takes_its_turn_and_1f1b_twice() -> None:
+def test_every_schedule_takes_its_turn_and_1f1b_in_three_ways() -> None:
     cases = list(steps_in_turn(GENERATORS, 8, "none", fuse_backward=True))
     assert {case.schedule for case in cases} == set(GENERATORS)
-    assert len({case.label for case in cases}) == len(cases) == len(GENERATORS) + 1
+    assert len({case.label for case in cases}) == len(cases) == len(GENERATORS) + 2
     assert not any(find_case_faults(case) for case in cases)
 
 
