@@ -1,8 +1,8 @@
 """A schedule as a trace that Perfetto and Chrome (``chrome://tracing``) open.
 
 A process for the schedule, in it a track for each rank: a slice for each action and each idle stretch, an
-arrow for each message to another rank, and two counters, the activations held until B and until W. A cost of 1
-is a second, and the format counts microseconds. Times are rounded to whole nanoseconds before durations are
+arrow for each message to another rank, and two counters, the activations held until B and until W. A cost of
+1 is a second, and the format counts microseconds. Times are rounded to whole nanoseconds before durations are
 taken, so that slices which follow each other never overlap, and those of a rank fill its time.
 
 The format is that of "Trace Event Format" (Chromium, 2016), as Perfetto reads it.

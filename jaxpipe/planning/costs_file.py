@@ -170,7 +170,7 @@ def _number_faults(given: Mapping[str, Any]) -> list[str]:
 
 
 def _model_faults(given: Mapping[str, Any]) -> Iterator[str]:
-    """Of sizes that no Llama can have, so that nobody has measured them, and of a type that none computes in."""
+    """Of sizes that no Llama can have, and of a type that none computes in: nobody measured them."""
     if given["compute_dtype"] not in DTYPES:
         yield f"compute_dtype={_shown(given['compute_dtype'])} must be one of {', '.join(DTYPES)}"
     model = given["model"]

@@ -90,7 +90,7 @@ def test_a_broken_file_is_refused_with_what_is_wrong(
 
 
 def test_types_are_those_that_a_run_may_compute_in() -> None:
-    assert DTYPES == get_args(get_type_hints(TrainConfig)["compute_dtype"])
+    assert get_args(get_type_hints(TrainConfig)["compute_dtype"]) == DTYPES
 
 
 def test_sizes_that_follow_from_others_may_be_null(tmp_path: Path) -> None:
