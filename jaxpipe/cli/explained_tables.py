@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
-from jaxpipe.pictures import Table
+from jaxpipe.pictures import Table, Timed, what_follows
 from jaxpipe.planning.explanation import (
     Explanation,
     Spread,
@@ -14,7 +14,7 @@ from jaxpipe.planning.explanation import (
     spread_of_exchanges,
     spread_of_overhead,
 )
-from jaxpipe.schedules import Action, Cause, Idle, Simulation
+from jaxpipe.schedules import Cause
 from jaxpipe.schedules.costs import cost_of
 
 NUM_LONGEST = 8
@@ -39,6 +39,11 @@ def sentences(explanation: Explanation) -> Iterator[str]:
             f"Without marks a step took {plain:.4g} s (median of {len(trace.plain_seconds)}): this one, with "
             f"marks, {trace.step_seconds / plain:.3f} times as long."
         )
+        if trace.step_seconds < plain:
+            yield (
+                "Marks take time, so that it took less is noise: the machine was busy with something else "
+                "during one or the other; compare with care."
+            )
     else:
         yield "No step before it was timed without marks, so that nobody knows what the marks cost."
     if not trace.is_warm:
@@ -121,26 +126,19 @@ def idle_table(explanation: Explanation) -> Table:
 
 def long_waits_table(explanation: Explanation) -> Table:
     """The longest stretches in which a rank was idle for one cause, and what came next."""
-    measured = explanation.measured
-    longest = sorted(measured.idle, key=lambda idle: idle.start - idle.end)[:NUM_LONGEST]
+    measured = Timed("measured", explanation.trace.schedule, explanation.measured)
+    longest = sorted(explanation.measured.idle, key=lambda idle: idle.start - idle.end)[:NUM_LONGEST]
     rows = (
         (
             f"rank {idle.rank}",
             _number(idle.start),
             _number(idle.end - idle.start),
             str(idle.cause),
-            _following(idle, explanation, measured),
+            what_follows(idle, measured),
         )
         for idle in longest
     )
     return Table(("", "from", "seconds", "cause", "before"), tuple(rows))
-
-
-def _following(idle: Idle, explanation: Explanation, simulation: Simulation) -> str:
-    def is_later(action: Action) -> bool:
-        return simulation.start[action] >= idle.end
-
-    return str(next(filter(is_later, explanation.trace.schedule.orders[idle.rank]), "the ends of the pipe"))
 
 
 def _in_percent(name: str, predicted: float, measured: float) -> tuple[str, str, str, str]:

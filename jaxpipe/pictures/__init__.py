@@ -4,7 +4,7 @@ from jaxpipe.pictures.figures import Table, comparison_table, figures, rank_tabl
 from jaxpipe.pictures.html import html
 from jaxpipe.pictures.sheet import find_picture_faults
 from jaxpipe.pictures.svg import svg
-from jaxpipe.pictures.timed import Timed
+from jaxpipe.pictures.timed import Timed, what_follows
 from jaxpipe.pictures.trace import chrome_trace, chrome_trace_of_all, find_trace_faults
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "html",
     "rank_table",
     "svg",
+    "what_follows",
 ]

@@ -1,9 +1,10 @@
 """A schedule with its times: what every picture is drawn from."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from jaxpipe.schedules import Kind, Schedule, Simulation, held_over_time
+from jaxpipe.schedules import Cause, Idle, Kind, Schedule, Simulation, held_over_time
 
 
 class Timed(NamedTuple):
@@ -47,6 +48,15 @@ def held_by(timed: Timed, rank: int) -> Iterator[Held]:
         backward, weight = until_backward.get(time, backward), until_weight.get(time, weight)
         if following > time and (backward or weight):
             yield Held(time, following, backward, weight)
+
+
+def what_follows(idle: Idle, timed: Timed) -> str:
+    """What the rank is idle before: its next action, or what comes after its last."""
+    order, start = timed.schedule.orders[idle.rank], timed.simulation.start
+    following = bisect_left(order, idle.end, key=start.__getitem__)
+    if following < len(order):
+        return str(order[following])
+    return "the end of the step" if idle.cause is Cause.DRAIN else "the ends of the pipe"
 
 
 def _held_at(timed: Timed, rank: int, until: Kind) -> Mapping[float, float]:

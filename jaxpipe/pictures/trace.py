@@ -1,9 +1,9 @@
 """A schedule as a trace that Perfetto and Chrome (``chrome://tracing``) open.
 
-A process for the schedule, in it a track for each rank: a slice for each action, an arrow for each message
-to another rank, and two counters, the activations held until B and until W. A cost of 1 is a second, and the
-format counts microseconds. Times are rounded to whole nanoseconds before durations are taken, so that slices
-which follow each other never overlap.
+A process for the schedule, in it a track for each rank: a slice for each action and each idle stretch, an
+arrow for each message to another rank, and two counters, the activations held until B and until W. A cost of
+1 is a second, and the format counts microseconds. Times are rounded to whole nanoseconds before durations are
+taken, so that slices which follow each other never overlap, and those of a rank fill its time.
 
 The format is that of "Trace Event Format" (Chromium, 2016), as Perfetto reads it.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from jaxpipe.pictures.figures import heading
-from jaxpipe.pictures.timed import Timed, held_by
+from jaxpipe.pictures.timed import Timed, held_by, what_follows
 from jaxpipe.schedules import Action
 from jaxpipe.schedules.dependencies import inputs, result
 
@@ -60,6 +60,7 @@ def chrome_trace(timed: Timed) -> dict[str, object]:
 def _events(timed: Timed, name: str) -> Iterator[Event]:
     yield from _names(timed, name)
     yield from _slices(timed)
+    yield from _idle_slices(timed)
     yield from _messages(timed)
     yield from _counters(timed)
 
@@ -82,13 +83,24 @@ def _slices(timed: Timed) -> Iterator[Event]:
             "chunk": placement.chunk(action.stage, action.pipe),
             "pipe": action.pipe,
         }
-        times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
-        yield _event("X", rank, str(action), cat=str(action.kind), **times, args=args)
+        yield _slice(rank, str(action), start, end, cat=str(action.kind), args=args)
     for rank in range(timed.schedule.num_ranks):
         for since, until in timed.simulation.ends_of(rank):
             start, end = _nanoseconds(since), _nanoseconds(until)
-            times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
-            yield _event("X", rank, "embedding or head", cat="ends", **times, args={})
+            yield _slice(rank, "embedding or head", start, end, cat="ends", args={})
+
+
+def _idle_slices(timed: Timed) -> Iterator[Event]:
+    """Named by their causes; those shorter than a nanosecond are none."""
+    for idle in timed.simulation.idle:
+        start, end = _nanoseconds(idle.start), _nanoseconds(idle.end)
+        if end > start:
+            args = {
+                "cause": str(idle.cause),
+                "seconds": idle.end - idle.start,
+                "before": what_follows(idle, timed),
+            }
+            yield _slice(idle.rank, f"idle: {idle.cause}", start, end, cat="idle", args=args)
 
 
 class _Message(NamedTuple):
@@ -134,6 +146,11 @@ def _counters(timed: Timed) -> Iterator[Event]:
         for time, (until_backward, until_weight) in sorted(values.items()):
             args = {"until B": until_backward, "until W": until_weight}
             yield _event("C", rank, f"rank {rank} held", ts=_microseconds(time), args=args)
+
+
+def _slice(rank: int, name: str, start: int, end: int, **others: object) -> Event:
+    times = {"ts": _microseconds(start), "dur": _microseconds(end - start)}
+    return _event("X", rank, name, **times, **others)
 
 
 def _event(phase: str, rank: int | None, name: str, **others: object) -> Event:

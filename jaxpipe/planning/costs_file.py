@@ -6,17 +6,21 @@ stage of ``stage_layers`` layers, both measured, so that what it costs besides i
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from jaxpipe.errors import InputError
+from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.schedules.costs import LEAST
 
 FORMAT = "jaxpipe costs 1"
 
 REMATS = ("full", "selective", "none")
+
+DTYPES = ("float32", "bfloat16")
+"""What a model may compute in, as in ``train.compute_dtype``."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def _from_json(given: Any, path: Path) -> MeasuredCosts:
     missing = [field.name for field in fields(MeasuredCosts) if field.name not in given]
     if missing:
         raise InputError(f"{path}: lacks {', '.join(missing)}; measure again with `jaxpipe profile`")
-    faults = [*_number_faults(given), *_action_faults(given)]
+    faults = [*_unknown_faults(given), *_number_faults(given), *_model_faults(given), *_action_faults(given)]
     if faults:
         raise InputError(f"{path}: {'; '.join(faults)}; measure again with `jaxpipe profile`")
     values = {field.name: given[field.name] for field in fields(MeasuredCosts)}
@@ -120,7 +124,18 @@ def _from_json(given: Any, path: Path) -> MeasuredCosts:
 
 _COUNTS = ("num_devices", "sequence_length", "tokens", "tp", "stage_layers", "message_bytes")
 _SECONDS = ("head", "embedding", "transfer", "tick", "update_per_parameter")
-_NAMES = ("platform", "device_kind", "compute_dtype")
+_NAMES = ("platform", "device_kind")
+_FOLLOW_FROM_OTHERS = ("num_key_value_heads", "head_dim")
+"""Sizes of the model that may be null."""
+_MODEL_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+    *_FOLLOW_FROM_OTHERS,
+)
 
 MOST = 1e6
 """Seconds that an action may take; no device is slower, and none quicker than ``LEAST``."""
@@ -135,7 +150,7 @@ def _number_faults(given: Mapping[str, Any]) -> list[str]:
     faults += [
         f"{name}={_shown(given[name])} must be a whole number of at least 1"
         for name in _COUNTS
-        if not _is_number(given[name]) or given[name] != int(given[name]) or given[name] < 1
+        if not _is_count(given[name])
     ]
     faults += [
         f"{name}={_shown(given[name])} must be a number of seconds from 0 to {MOST:g}"
@@ -151,9 +166,31 @@ def _number_faults(given: Mapping[str, Any]) -> list[str]:
     are_positive = isinstance(sharing, list) and all(_is_number(k) and 0 < k <= MOST for k in sharing)
     if not are_positive or not sharing:
         faults.append(f"sharing={_shown(sharing)} must be a list of positive numbers")
-    if not isinstance(given["model"], dict):
-        faults.append("model must hold the sizes of a Llama")
     return faults
+
+
+def _model_faults(given: Mapping[str, Any]) -> Iterator[str]:
+    """Of sizes that no Llama can have, and of a type that none computes in: nobody measured them."""
+    if given["compute_dtype"] not in DTYPES:
+        yield f"compute_dtype={_shown(given['compute_dtype'])} must be one of {', '.join(DTYPES)}"
+    model = given["model"]
+    if not isinstance(model, dict):
+        yield "model must hold the sizes of a Llama"
+        return
+    known = {field.name for field in fields(LlamaConfig)}
+    yield from (
+        f"model.{_shown(name)} is no size of a Llama; take it out" for name in model if name not in known
+    )
+    for name in _MODEL_SIZES:
+        value = model.get(name)
+        may_be_null = name not in model or name in _FOLLOW_FROM_OTHERS
+        if not (value is None and may_be_null) and not _is_count(value):
+            yield f"model.{name}={_shown(value)} must be a whole number of at least 1"
+
+
+def _unknown_faults(given: Mapping[str, Any]) -> Iterator[str]:
+    known = {"format", *(field.name for field in fields(MeasuredCosts))}
+    yield from (f"{_shown(name)} is no field of it; take it out" for name in given if name not in known)
 
 
 def _action_faults(given: Mapping[str, Any]) -> list[str]:
@@ -172,6 +209,10 @@ def _action_faults(given: Mapping[str, Any]) -> list[str]:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value == int(value) and value >= 1
 
 
 def _is_number(value: Any) -> bool:

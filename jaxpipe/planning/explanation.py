@@ -15,6 +15,7 @@ from statistics import median
 from jaxpipe.errors import InputError
 from jaxpipe.planning.costs_file import MeasuredCosts, action_seconds
 from jaxpipe.planning.measured import measured
+from jaxpipe.planning.measured_costs import differences
 from jaxpipe.planning.schedule_costs import message_seconds, remat_of
 from jaxpipe.planning.tick_file import TickTrace
 from jaxpipe.schedules import Action, Cause, Costs, Kind, Simulation, simulate
@@ -122,18 +123,17 @@ def _costs_of(trace: TickTrace) -> tuple[Costs, float]:
 
 def _costs_from(trace: TickTrace, costs: MeasuredCosts) -> tuple[Costs, float]:
     run = trace.run
-    of = {
-        "model": (dict(costs.model), run.get("model")),
-        "compute_dtype": (costs.compute_dtype, run.get("compute_dtype")),
-        "sequence_length": (costs.sequence_length, run.get("sequence_length")),
-        "tokens of a microbatch": (costs.tokens, run.get("microbatch_tokens")),
-        "tp": (costs.tp, run.get("mesh", {}).get("tp", 1)),
+    model = {name: run["model"].get(name) for name in {**costs.model, **run["model"]}}
+    sizes = {
+        "compute_dtype": run.get("compute_dtype"),
+        "sequence_length": run.get("sequence_length"),
+        "tokens": run.get("microbatch_tokens"),
+        "tp": run["mesh"].get("tp", 1),
     }
-    faults = [f"{name} is {one} there and {other} here" for name, (one, other) in of.items() if one != other]
+    faults = [*differences(costs, model, sizes)]
     if faults:
         raise InputError(
-            f"the costs must be those of the run that is explained, but {'; '.join(faults)}; "
-            "measure them with `jaxpipe profile` and the run's config.yaml"
+            f"{'; '.join(faults)}; measure them with `jaxpipe profile` and the run's config.yaml"
         )
     layers, recomputes = run["layers_per_stage"], trace.schedule.recomputes
     slower = _sharing(trace, costs)

@@ -9,6 +9,9 @@ their tick, and what several devices do at once takes ``sharing`` times as long.
 up and one down in each tick, one after the other.
 """
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from jaxpipe.planning.collectives import Links
 from jaxpipe.planning.communication import (
     PerLayer,
@@ -39,23 +42,28 @@ _LAYER_SHAPE = (
 
 def find_cost_faults(costs: MeasuredCosts, task: Task) -> list[str]:
     """Where the costs are of something else than the task: as rule, values and remedy."""
-    remedy = "measure with `jaxpipe profile` of this configuration"
+    model = {name: getattr(task.model, name) for name in _LAYER_SHAPE if name in costs.model}
+    sizes = {"compute_dtype": task.compute_dtype, "sequence_length": task.sequence_length}
     found = [
-        f"costs are of a model of {name}={costs.model.get(name)}, but here it is "
-        f"{getattr(task.model, name)}; {remedy}"
-        for name in _LAYER_SHAPE
-        if costs.model.get(name, getattr(task.model, name)) != getattr(task.model, name)
+        f"{fault}; measure with `jaxpipe profile` of this configuration"
+        for fault in differences(costs, model, sizes)
     ]
-    for name in ("compute_dtype", "sequence_length"):
-        if getattr(costs, name) != getattr(task, name):
-            there, here = getattr(costs, name), getattr(task, name)
-            found.append(f"costs are of {name}={there}, but here it is {here}; {remedy}")
     if costs.transfer == 0 and task.num_devices > 1 and find_hardware(costs.device_kind) is None:
         found.append(
             f"costs are of one rank alone, so nobody knows what messages of {task.num_devices} devices cost; "
             "measure with `jaxpipe profile` and mesh.pp of at least 2"
         )
     return found
+
+
+def differences(costs: MeasuredCosts, model: Mapping[str, Any], sizes: Mapping[str, Any]) -> Iterator[str]:
+    """Each key of the model, and each field of the file, in which the costs are of something else."""
+    for name, here in model.items():
+        if costs.model.get(name) != here:
+            yield f"costs are of a model of {name}={costs.model.get(name)}, but here it is {here}"
+    for name, here in sizes.items():
+        if getattr(costs, name) != here:
+            yield f"costs are of {name}={getattr(costs, name)}, but here it is {here}"
 
 
 def hardware_of(costs: MeasuredCosts) -> Hardware:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from jaxpipe.cli import main
 from jaxpipe.planning.costs_file import to_text as costs_text
-from jaxpipe.planning.tick_file import to_text
+from jaxpipe.planning.explanation import explain
+from jaxpipe.planning.tick_file import read_ticks, to_text
 from tests.pictures.reading import parse
 from tests.planning.made_traces import costs_for, make_trace
 
@@ -73,11 +75,45 @@ def test_the_trace_has_both_as_processes_of_their_own(
     assert set(tracks) == {(pid, tid) for pid in (1, 2) for tid in (1, 2, 3)}
     for spans in tracks.values():
         assert all(one[1] <= other[0] for one, other in pairwise(sorted(spans)))
+    explanation = explain(read_ticks(run_directory / "ticks-10.json"))
+    makespans = {1: explanation.predicted.makespan, 2: explanation.measured.makespan}
+    for (pid, _), spans in tracks.items():
+        assert sum(end - start for start, end in spans) == round(makespans[pid] * 1e9), "work and idle time"
+    causes = {(event["pid"], event["name"]) for event in events if event.get("cat") == "idle"}
+    assert {"idle: dependency", "idle: transfer", "idle: overhead", "idle: drain"} <= {
+        name for pid, name in causes if pid == 2
+    }
+    assert {"idle: dependency", "idle: transfer"} <= {name for pid, name in causes if pid == 1}
     starts, ends = ({event["id"] for event in events if event["ph"] == phase} for phase in "sf")
     assert starts == ends
     assert len(starts) == sum(event["ph"] == "s" for event in events), (
         "an arrow of one process ends in the other"
     )
+
+
+def test_a_step_that_marks_made_quicker_is_told_to_be_noise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ticks-4.json"
+    for plain, is_noise in ((1.25, True), (1.0, False), (0.8, False)):
+        file.write_text(to_text(replace(TRACE, plain_seconds=(plain,))))
+        assert main(["explain", str(file)]) == 0
+        first = capsys.readouterr().out.split("\n\n")[0]
+        assert ("noise: the machine was busy" in first) == is_noise
+
+
+def test_costs_of_another_model_are_refused_by_the_keys_that_differ(
+    run_directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = run_directory / "costs.json"
+    model = {"hidden_size": 16, "vocab_size": 99}
+    file.write_text(costs_text(costs_for(TRACE, model=model, compute_dtype="bfloat16")))
+    assert main(["explain", str(run_directory), "--costs", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "costs are of a model of hidden_size=16, but here it is 8; " in said
+    assert "costs are of a model of vocab_size=99, but here it is None; " in said
+    assert "costs are of compute_dtype=bfloat16, but here it is float32; measure" in said
+    assert "{" not in said
 
 
 def test_costs_of_a_file_are_predicted_with(run_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +123,7 @@ def test_costs_of_a_file_are_predicted_with(run_directory: Path, capsys: pytest.
     assert "predicted at the file of costs" in capsys.readouterr().out
     file.write_text(costs_text(costs_for(TRACE, tp=2)))
     assert main(["explain", str(run_directory), "--costs", str(file)]) == 2
-    assert "tp is 2 there and 1 here" in capsys.readouterr().err
+    assert "costs are of tp=2, but here it is 1; measure" in capsys.readouterr().err
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ without numbers.
 
 import json
 from bisect import bisect_right
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -67,16 +68,21 @@ def check(one: Timed) -> None:
     tracks = spans_by_track(events)
     for spans in tracks.values():
         assert all(end > start for start, end, _ in spans)
-        assert all(end <= start for (_, end, _), (start, _, _) in pairwise(spans))
+        assert spans[0][0] == 0
+        assert all(end == start for (_, end, _), (start, _, _) in pairwise(spans)), "a gap, or an overlap"
+        assert spans[-1][1] == round(one.simulation.makespan * 1e9)
+    assert set(tracks) == set(names)
     check_slices(one, events)
+    check_idle_slices(one, events)
     check_arrows(one, events, tracks)
     check_counters(one, events)
 
 
 def check_slices(one: Timed, events: dict[str, list[Event]]) -> None:
     """Each action once, at its time, with what it is."""
-    slices = {event["name"]: event for event in events["X"] if event["cat"] != "ends"}
-    assert len(slices) == len([event for event in events["X"] if event["cat"] != "ends"])
+    actions = [event for event in events["X"] if event["cat"] not in ("ends", "idle")]
+    slices = {event["name"]: event for event in actions}
+    assert len(slices) == len(actions)
     for rank, action in one.schedule.actions():
         event = slices.pop(str(action))
         assert event["tid"] == rank + 1
@@ -91,6 +97,32 @@ def check_slices(one: Timed, events: dict[str, list[Event]]) -> None:
             "pipe": action.pipe,
         }
     assert slices == {}
+
+
+def check_idle_slices(one: Timed, events: dict[str, list[Event]]) -> None:
+    """Each says its cause in its name, and what the next action of its track is."""
+    found = Counter[tuple[int, str]]()
+    for event in events["X"]:
+        if event["cat"] != "idle":
+            continue
+        args, ends = event["args"], nanoseconds(event) + nanoseconds(event, "dur")
+        assert set(args) == {"cause", "seconds", "before"}
+        assert event["name"] == f"idle: {args['cause']}"
+        assert event["dur"] == pytest.approx(args["seconds"] * 1e6, abs=2e-3)
+        found[event["tid"], args["cause"]] += args["seconds"]
+        later = (
+            (nanoseconds(other), other["name"])
+            for other in events["X"]
+            if other["tid"] == event["tid"] and other["cat"] not in ("ends", "idle")
+            if nanoseconds(other) >= ends
+        )
+        after_all = "the end of the step" if args["cause"] == "drain" else "the ends of the pipe"
+        assert args["before"] == min(later, default=(0, after_all))[1]
+    spent = Counter[tuple[int, str]]()
+    for idle in one.simulation.idle:
+        spent[idle.rank + 1, str(idle.cause)] += idle.end - idle.start
+    for which in found | spent:  # of those shorter than a nanosecond there are no more than a hundred
+        assert found[which] == pytest.approx(spent[which], abs=1e-7)
 
 
 def check_arrows(

@@ -4,11 +4,14 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+from jaxpipe.config.sections import TrainConfig
 from jaxpipe.errors import InputError
 from jaxpipe.planning.costs_file import (
+    DTYPES,
     REMATS,
     ActionSeconds,
     MeasuredCosts,
@@ -65,6 +68,16 @@ def test_other_lengths_lie_on_the_line_through_a_layer_and_a_stage() -> None:
         ({"sharing": []}, r"sharing=\[\] must be a list of positive numbers"),
         ({"layer": {}}, "layer.full must hold B, BW, F, R, W; layer.selective"),
         ({"format": "other"}, "is no file of costs"),
+        ({"model": {"hidden_size": 0}}, "model.hidden_size=0 must be a whole number of at least 1"),
+        (
+            {"model": {"vocab_size": -4, "head_dim": 2.5}},
+            "model.vocab_size=-4 must be.*; model.head_dim=2.5 must be",
+        ),
+        ({"model": {"num_hidden_layers": None}}, "model.num_hidden_layers=None must be a whole number"),
+        ({"model": {"width": 8}}, "model.'width' is no size of a Llama; take it out"),
+        ({"compute_dtype": "int8"}, "compute_dtype='int8' must be one of float32, bfloat16"),
+        ({"compute_dtype": ["float32"]}, "compute_dtype=.'float32'. must be one of float32, bfloat16"),
+        ({"colour": 1, "tokens": 0}, "'colour' is no field of it; take it out; tokens=0 must be"),
     ],
 )
 def test_a_broken_file_is_refused_with_what_is_wrong(
@@ -74,6 +87,17 @@ def test_a_broken_file_is_refused_with_what_is_wrong(
     path.write_text(json.dumps(json.loads(to_text(COSTS)) | change))
     with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{said}"):
         read_costs(path)
+
+
+def test_types_are_those_that_a_run_may_compute_in() -> None:
+    assert get_args(get_type_hints(TrainConfig)["compute_dtype"]) == DTYPES
+
+
+def test_sizes_that_follow_from_others_may_be_null(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    model = {"num_attention_heads": 4, "num_key_value_heads": None, "head_dim": None}
+    path.write_text(to_text(replace(COSTS, model=model)))
+    assert read_costs(path).model == model
 
 
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:

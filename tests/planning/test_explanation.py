@@ -138,7 +138,9 @@ def test_a_file_of_costs_predicts_by_its_own_seconds() -> None:
     assert (explanation.costs.head, explanation.transfer) == (1.0, pytest.approx(2 * 0.1 + 0.05))
     slower = explain(trace, costs_for(trace, sharing=(1.0, 2.0, 3.0)))
     assert slower.costs.F == (6.0,) * 4  # of four ranks about three act at once
-    with pytest.raises(InputError, match=r"tokens of a microbatch is 64 there and 32 here; tp is 2 there"):
+    with pytest.raises(
+        InputError, match=r"tokens=64, but here it is 32; costs are of tp=2, but here it is 1"
+    ):
         explain(trace, costs_for(trace, tokens=64, tp=2))
 
 
