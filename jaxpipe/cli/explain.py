@@ -21,7 +21,7 @@ from jaxpipe.cli.explained_tables import (
     step_table,
 )
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
-from jaxpipe.cli.output import find_output_faults, write
+from jaxpipe.cli.output import find_file_faults, find_output_faults, write
 from jaxpipe.cli.terminal import draw_table
 from jaxpipe.errors import InputError
 from jaxpipe.pictures import (
@@ -55,8 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Print the tables, and write the files; ``RefusedError`` with all that is wrong."""
     faults = find_output_faults(arguments, ())
     if arguments.trace is not None:
-        named = argparse.Namespace(output=arguments.trace)
-        faults += (fault.replace("-o", "--trace", 1) for fault in find_output_faults(named, ()))
+        faults += find_file_faults(arguments.trace, option="--trace")
         if arguments.trace == arguments.output:
             faults.append(f"-o and --trace are both {arguments.trace!r}; name two files")
     explanation = _read(arguments, faults)
@@ -78,6 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
         write(
             json.dumps(chrome_trace_of_all(compared), separators=(",", ":")) + "\n",
             arguments.trace,
+            option="--trace",
         )
 
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,11 +25,27 @@ def find_output_faults(arguments: argparse.Namespace, formats: Sequence[str]) ->
     if formats and arguments.format not in formats:
         faults.append(f"--format {arguments.format!r} must be one of {', '.join(formats)}")
     if arguments.output is not None:
-        faults += _find_file_faults(arguments.output)
+        faults += find_file_faults(arguments.output)
     return faults
 
 
-def write(text: str, output: str | None) -> None:
+def find_file_faults(output: str, option: str = "-o") -> list[str]:
+    """Why nothing can be written there, to be told before the work; ``option`` is what named the file."""
+    if not output or "\0" in output:
+        return [f"{option} {output!r} must be the name of a file; name one"]
+    path = Path(output)
+    try:
+        if path.is_dir():
+            return [f"{option} {output!r} is a folder; name a file in it"]
+        if not path.parent.is_dir():
+            return [f"{option} {output!r} must lie in a folder that exists; make {str(path.parent)!r} first"]
+        _try_folder(path)
+    except OSError as error:
+        return [*refused(output, error, option=option).faults]
+    return []
+
+
+def write(text: str, output: str | None, *, option: str = "-o") -> None:
     """``RefusedError`` if the system refuses."""
     if output is None:
         sys.stdout.write(text)
@@ -36,7 +53,16 @@ def write(text: str, output: str | None) -> None:
     try:
         _write_file(Path(output), text)
     except OSError as error:
-        raise refused(output, error) from error
+        raise refused(output, error, option=option) from error
+
+
+def write_or_show(text: str, output: str | None) -> None:
+    """The same for what took long to find: if the system refuses, it goes to the terminal first."""
+    try:
+        write(text, output)
+    except RefusedError:
+        sys.stdout.write(text)
+        raise
 
 
 @contextmanager
@@ -50,25 +76,20 @@ def whole_file(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
-def refused(output: str, error: OSError) -> RefusedError:
+def refused(output: str, error: OSError, *, option: str = "-o") -> RefusedError:
     """What to raise where the system refuses to write it."""
     return RefusedError(
-        [f"-o {output!r} cannot be written: {error.strerror or str(error)}; name another file"]
+        [f"{option} {output!r} cannot be written: {error.strerror or str(error)}; name another file"]
     )
 
 
-def _find_file_faults(output: str) -> list[str]:
-    if not output or "\0" in output:
-        return [f"-o {output!r} must be the name of a file; name one"]
-    path = Path(output)
-    try:
-        if path.is_dir():
-            return [f"-o {output!r} is a folder; name a file in it"]
-        if not path.parent.is_dir():
-            return [f"-o {output!r} must lie in a folder that exists; make {str(path.parent)!r} first"]
-    except OSError as error:
-        return [f"-o {output!r} cannot be written: {error.strerror}; name another file"]
-    return []
+def _try_folder(path: Path) -> None:
+    """``OSError`` if no file can be made where that one will be: permissions alone do not say so, to root."""
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        return  # a pipe or device is written to itself
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def _write_file(path: Path, text: str) -> None:

@@ -15,7 +15,13 @@ from pathlib import Path
 
 from jaxpipe.cli.faults import RefusedError, refuse_if_any
 from jaxpipe.cli.leaving import leaving_at_once
-from jaxpipe.cli.output import add_output_arguments, find_output_faults, refused, whole_file, write
+from jaxpipe.cli.output import (
+    add_output_arguments,
+    find_file_faults,
+    find_output_faults,
+    write,
+    write_or_show,
+)
 from jaxpipe.cli.plan_request import DEFAULT_DEVICE, Request, read_request
 from jaxpipe.cli.plan_text import Shown, as_json, as_text, flags_of, format_memory, points_of
 from jaxpipe.cli.progress_bar import progress_bar
@@ -27,10 +33,12 @@ from jaxpipe.planning.search import (
     NEAR,
     Proposal,
     Space,
+    are_alike,
     faster_but_larger,
     fastest,
     frontier,
     make_space,
+    rank,
     smallest,
 )
 from jaxpipe.units import counted
@@ -77,30 +85,45 @@ def run(arguments: argparse.Namespace) -> None:
         if not chosen:
             raise RefusedError([_what_would_fit(request, least)])
     larger = _larger(request, space, chosen[0])
-    if arguments.picture:
-        _draw(request, space, chosen, Path(arguments.picture))
     shown = (request, chosen, larger)
     text = json.dumps(as_json(*shown)) + "\n" if arguments.format == "json" else as_text(*shown)
-    write(text, arguments.output)
+    write_or_show(text, arguments.output)
+    if arguments.picture:
+        _draw(request, space, chosen, arguments.picture)
 
 
 def _choose(request: Request, space: Space) -> list[Shown]:
     """The fastest that fit, by the exact count; of those that differ in little, the best."""
-    chosen: dict[tuple, Shown] = {}
+    chosen: list[Shown] = []
+    known: set[tuple] = set()
     tries = 0
     with progress_bar("searching", len(space.candidates)) as advance:
         for proposal in fastest(space, request.memory * NEAR, looked_at=advance):
             layout = proposal.layout
             kind = (*layout[:3], layout.schedule, layout.num_microbatches, layout.remat)
-            if kind in chosen or faults(with_layout(request.config, layout)):
-                continue
-            shown = _counted(request, proposal)
-            tries += 1
-            if shown.total <= request.memory:
-                chosen[kind] = shown
-            if len(chosen) == request.num_shown or tries >= _TRIES * request.num_shown + 20:
+            twin = _twin(proposal, chosen)
+            if twin is None and (
+                len(chosen) == request.num_shown or tries >= _TRIES * request.num_shown + 20
+            ):
                 break
-    return list(chosen.values())
+            if kind in known or faults(with_layout(request.config, layout)):
+                continue
+            if twin is not None:
+                chosen[twin] = chosen[twin].also(layout.schedule)
+            else:
+                shown = _counted(request, proposal)
+                tries += 1
+                if shown.total > request.memory:
+                    continue
+                chosen.append(shown)
+            known.add(kind)
+    return chosen
+
+
+def _twin(proposal: Proposal, chosen: list[Shown]) -> int | None:
+    """Which of those differs from it in the name of the schedule alone."""
+    alike = (number for number, shown in enumerate(chosen) if are_alike(proposal, shown.proposal))
+    return next(alike, None)
 
 
 def _larger(request: Request, space: Space, best: Shown) -> list[Shown]:
@@ -111,12 +134,16 @@ def _larger(request: Request, space: Space, best: Shown) -> list[Shown]:
 
 def _least(request: Request, space: Space) -> list[Shown]:
     """The layouts that hold least, the fastest first."""
-    proposals = sorted(smallest(space, _MOST_SMALLEST), key=lambda proposal: proposal.time.total)
-    return [
-        _counted(request, proposal)
-        for proposal in proposals
-        if not faults(with_layout(request.config, proposal.layout))
-    ]
+    found: list[Shown] = []
+    for proposal in sorted(smallest(space, _MOST_SMALLEST), key=rank):
+        if faults(with_layout(request.config, proposal.layout)):
+            continue
+        twin = _twin(proposal, found)
+        if twin is None:
+            found.append(_counted(request, proposal))
+        else:
+            found[twin] = found[twin].also(proposal.layout.schedule)
+    return found
 
 
 def _what_would_fit(request: Request, smallest_ones: list[Shown]) -> str:
@@ -161,11 +188,10 @@ def _find_picture_faults(picture: str | None) -> list[str]:
         return []
     if Path(picture).suffix != ".svg":
         return [f"--picture {picture!r} must end with .svg; name another file"]
-    found = find_output_faults(argparse.Namespace(output=picture), ())
-    return [fault.replace("-o ", "--picture ", 1) for fault in found]
+    return find_file_faults(picture, option="--picture")
 
 
-def _draw(request: Request, space: Space, chosen: list[Shown], path: Path) -> None:
+def _draw(request: Request, space: Space, chosen: list[Shown], picture: str) -> None:
     with progress_bar("drawing the frontier", len(_SHARES)) as advance:
         proposals = []
         for share in _SHARES:
@@ -174,8 +200,4 @@ def _draw(request: Request, space: Space, chosen: list[Shown], path: Path) -> No
     points, best = points_of(request, proposals, chosen)
     heading = f"{Path(request.file).name} on {request.task.num_devices} x {request.hardware.kind}"
     drawn = draw_frontier(points, limit=request.memory / 1e9, best=best, heading=heading)
-    try:
-        with whole_file(path.resolve()) as beside:
-            beside.write_text(drawn, encoding="utf-8")
-    except OSError as error:
-        raise refused(str(path), error) from error
+    write(drawn, picture, option="--picture")

@@ -11,16 +11,25 @@ from jaxpipe.models.flops import flops_per_token
 from jaxpipe.pictures import Table
 from jaxpipe.pictures.frontier import Point
 from jaxpipe.planning.layouts import Layout
+from jaxpipe.planning.measured_costs import sharing_of
 from jaxpipe.planning.reasons import meshes_left_out, why_slower
 from jaxpipe.planning.search import Proposal
 
 
 class Shown(NamedTuple):
-    """A proposal with its bytes on a device as training counts them: by part, and at most at once."""
+    """A proposal with its bytes on a device as training counts them: by part, and at most at once.
+
+    others: schedules that are the same here but for the name.
+    """
 
     proposal: Proposal
     parts: Mapping[str, int]
     total: int
+    others: tuple[str, ...] = ()
+
+    def also(self, schedule: str) -> "Shown":
+        """With one more schedule that is the same here."""
+        return self._replace(others=(*self.others, schedule))
 
 
 _BEFORE_A_GPU = (
@@ -51,7 +60,7 @@ def as_text(request: Request, chosen: Sequence[Shown], larger: Sequence[Shown]) 
     """All that there is to say."""
     lines = [*_headline(request), ""]
     rows = tuple(_row(request, number, shown) for number, shown in enumerate(chosen, 1))
-    lines += [*draw_table(Table(_HEADER, rows)), "", *_losers(chosen)]
+    lines += [*draw_table(Table(_HEADER, rows)), "", *_losers(chosen), *_cautions(request, chosen)]
     lines += [*_too_large(request, chosen[0], larger), *_left_out(request), ""]
     lines += ["bytes of a device with the first:", *_bytes(chosen[0]), ""]
     layout = chosen[0].proposal.layout
@@ -82,10 +91,10 @@ def points_of(
     request: Request, proposals: Sequence[Proposal], chosen: Sequence[Shown]
 ) -> tuple[list[Point], Point]:
     """Points of the frontier, by formula, and of what is shown, as counted; and which is the best."""
-    counted = [_point(request, shown.proposal, shown.total) for shown in chosen]
+    counted = [_point(request, shown.proposal, shown.total, known="counted") for shown in chosen]
     known = {shown.proposal.layout for shown in chosen}
     others = {
-        proposal.layout: _point(request, proposal, proposal.bytes.total)
+        proposal.layout: _point(request, proposal, proposal.bytes.total, known="by formula")
         for proposal in proposals
         if proposal.layout not in known
     }
@@ -162,7 +171,36 @@ def _schedule(layout: Layout) -> str:
 def _losers(chosen: Sequence[Shown]) -> Iterator[str]:
     best = chosen[0].proposal.time
     for number, shown in enumerate(chosen[1:], 2):
-        yield f"{number}: fits, but {_why(shown, best)}"
+        yield f"{number}: fits, {_why(shown, best)}"
+    for number, shown in enumerate(chosen, 1):
+        if shown.others:
+            yield f"{number}: {_listed(shown.others)} would be the same here"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _cautions(request: Request, chosen: Sequence[Shown]) -> Iterator[str]:
+    """What measured costs cannot know."""
+    if request.costs is None:
+        return
+    others = [number for number, shown in enumerate(chosen, 1) if not _is_as_profiled(request, shown)]
+    if others:
+        yield (
+            f"times are reliable only at the profiled {request.costs.tokens} tokens a microbatch, which "
+            f"{_listed([str(number) for number in others])} do not have: smaller ones take longer than said"
+        )
+    if any(times != 1 for times in sharing_of(request.costs)):
+        yield (
+            "devices share cores: the bubble is what waiting costs, not how long a rank waits, as others "
+            "have its cores meanwhile"
+        )
+
+
+def _is_as_profiled(request: Request, shown: Shown) -> bool:
+    """Whether its microbatches are as large as those that costs were measured with, if any were."""
+    return request.costs is None or request.task.tokens(shown.proposal.layout) == request.costs.tokens
 
 
 def _why(shown: Shown, best: Any) -> str:
@@ -212,15 +250,17 @@ def _entry(request: Request, shown: Shown) -> dict[str, Any]:
         "tokens_per_second": _tokens(request) / time.total,
         "mfu": _mfu(request, time.total),
         "bubble": time.bubble,
+        "schedules_alike": list(shown.others),
+        "tokens_as_profiled": None if request.costs is None else _is_as_profiled(request, shown),
         "seconds": time._asdict(),
         "bytes": shown.total,
         "bytes_by_part": dict(shown.parts),
     }
 
 
-def _point(request: Request, proposal: Proposal, size: float) -> Point:
+def _point(request: Request, proposal: Proposal, size: float, *, known: str) -> Point:
     layout, seconds = proposal.layout, proposal.time.total
-    label = f"{_name(layout)}: {seconds:.4g} s, {format_memory(size)}"
+    label = f"{_name(layout)}: {seconds:.4g} s, {format_memory(size)} ({known})"
     return Point(seconds, size / 1e9, label)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from jaxpipe.cli.faults import refuse_if_any
 from jaxpipe.cli.leaving import leaving_at_once
-from jaxpipe.cli.output import find_output_faults, write
+from jaxpipe.cli.output import find_output_faults, write_or_show
 from jaxpipe.cli.profile_table import profile_lines
 from jaxpipe.cli.progress_bar import progress_bar
 from jaxpipe.cli.sizes import read_number
@@ -90,5 +90,5 @@ def _measure(config: Config, stage_layers: int, *, num_rounds: int, output: str)
         with progress_bar("measuring", num_parts(stage_layers, num_rounds=num_rounds)) as advance:
             measured = profile(config, stage_layers=stage_layers, num_rounds=num_rounds, advance=advance)
     sys.stdout.write("\n".join(profile_lines(measured, config.mesh, num_rounds=num_rounds)) + "\n")
-    write(to_text(measured.costs), output)
+    write_or_show(to_text(measured.costs), output)
     print(f"\nwritten to {output}")

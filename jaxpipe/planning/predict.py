@@ -17,13 +17,16 @@ from jaxpipe.planning.tick_rows import Row, Rows, rows_of
 _SPLIT_W_FOLLOWS = frozenset({"gpipe", "1f1b", "interleaved", "looped_bfs"})
 """Schedules of one pipe in which W follows its B at once: B of all stages are on the way to the end."""
 
+_NO_DIFFERENCE = 0.0005
+
 
 class StepTime(NamedTuple):
     """Seconds of a step.
 
     ticks: from the first tick to the end of the last.
-    work: of it the actions and ends of the rank that has most of them; ``recomputation``, ``tensor`` (talk
-        between the devices of a rank), ``shards`` (of ZeRO's talk) and ``ends`` are parts of it.
+    work: of it the actions and ends of the rank that has most of them, as slow as while all devices act;
+        ``recomputation``, ``tensor`` (talk between the devices of a rank), ``shards`` (of ZeRO's talk) and
+        ``ends`` are parts of it.
     once: before and after the ticks: weights, sums over ``dp``, the optimizer; ``reduction`` is a part.
     """
 
@@ -42,8 +45,17 @@ class StepTime(NamedTuple):
 
     @property
     def bubble(self) -> float:
-        """The share of the ticks in which the busiest rank waits."""
+        """The share of the ticks that is lost by waiting.
+
+        Of devices with hardware of their own it is how long the busiest rank waits. Where they share cores, a
+        rank that waits leaves its cores to the others, and waiting that idles no core costs nothing.
+        """
         return max(1 - self.work / self.ticks, 0.0)
+
+
+def is_as_fast(one: StepTime, other: StepTime) -> bool:
+    """Whether they are the same in a tenth of a percent, which is what is printed."""
+    return abs(one.total / other.total - 1) < _NO_DIFFERENCE
 
 
 def predict(task: Task, layout: Layout, parts: PartSeconds) -> StepTime:

@@ -8,20 +8,24 @@ is made and timed; what was timed is kept, as a search for another amount of mem
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from math import isclose
 from typing import NamedTuple
 
 from jaxpipe.planning.communication import TWO_PIPES
 from jaxpipe.planning.layouts import Layout, Task, layouts
 from jaxpipe.planning.memory_estimate import NO_SLOTS, Bytes, estimated_bytes
 from jaxpipe.planning.part_seconds import PartSeconds
-from jaxpipe.planning.predict import StepTime, least_seconds, predict
+from jaxpipe.planning.predict import StepTime, is_as_fast, least_seconds, predict
 from jaxpipe.planning.tick_rows import all_slots_of, slots_of
+from jaxpipe.schedules.generators.catalog import GENERATORS
 
 PartsOf = Callable[[Layout], PartSeconds]
 """What the parts of a step take; neither order nor ticks matter to it."""
 
 NEAR = 1.12
 """How many times as much as there is formulas of bytes may say of a layout that fits after all."""
+
+_SIMPLICITY = {name: number for number, name in enumerate(GENERATORS)}
 
 _MOST_MISFITS = 1500
 """How many layouts that are too large are looked at, to say which would be faster."""
@@ -67,19 +71,34 @@ def fastest(
 ) -> Iterator[Proposal]:
     """Layouts within so many bytes, by formula, the fastest first; each is certain when it is given out.
 
+    Of those that are as fast the simplest schedule comes first, so all of them are timed before one is given.
     looked_at: is told how many candidates are done with.
     """
     waiting: list[Proposal] = []
     for candidate in space.candidates:
-        waiting.sort(key=lambda proposal: proposal.time.total)
-        while waiting and waiting[0].time.total <= candidate.least_seconds:
+        waiting.sort(key=rank)
+        while waiting and waiting[0].time.total < candidate.least_seconds:
             yield waiting.pop(0)
         looked_at(1)
         if candidate.least_bytes <= memory and _may_fit(space.task, candidate.layout, memory):
             proposal = proposal_of(space, candidate.layout)
             if proposal.bytes.total <= memory:
                 waiting.append(proposal)
-    yield from sorted(waiting, key=lambda proposal: proposal.time.total)
+    yield from sorted(waiting, key=rank)
+
+
+def rank(proposal: Proposal) -> tuple[float, int]:
+    """To sort by: seconds, then how simple the schedule is, as the catalogue has them."""
+    return proposal.time.total, _SIMPLICITY[proposal.layout.schedule]
+
+
+def are_alike(one: Proposal, other: Proposal) -> bool:
+    """Whether they differ in the name of the schedule alone: with few microbatches many orders are one."""
+    return (
+        one.layout._replace(schedule="") == other.layout._replace(schedule="")
+        and isclose(one.time.total, other.time.total, rel_tol=1e-9)
+        and one.bytes == other.bytes
+    )
 
 
 def proposal_of(space: Space, layout: Layout) -> Proposal:
@@ -117,7 +136,7 @@ def faster_but_larger(space: Space, best: Proposal, memory: float) -> list[Propo
         if kind in found or sizes[layout] > 2 * memory:
             continue
         proposal = proposal_of(space, layout)
-        if proposal.time.total < best.time.total:
+        if proposal.time.total < best.time.total and not is_as_fast(proposal.time, best.time):
             found[kind] = proposal
     return sorted(found.values(), key=lambda proposal: proposal.time.total)
 

@@ -1,6 +1,7 @@
 """`jaxpipe plan`: what it lists fits, what is wrong is told at once, and what nothing fits into, too."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from jaxpipe.cli import main
 from jaxpipe.config import faults, parse
+from jaxpipe.planning.costs_file import REMATS, ActionSeconds, MeasuredCosts
+from jaxpipe.planning.costs_file import to_text as costs_text
 
 SMALL = """
 model:
@@ -23,6 +26,28 @@ pipeline: {num_microbatches: 2}
 train: {num_steps: 1, global_batch_size: 8, compute_dtype: bfloat16}
 optimizer: {learning_rate: 1.0e-3}
 """
+
+COSTS = MeasuredCosts(
+    platform="cpu",
+    device_kind="cpu",
+    num_devices=2,
+    model={},
+    compute_dtype="bfloat16",
+    sequence_length=32,
+    tokens=64,
+    tp=1,
+    stage_layers=1,
+    layer=dict.fromkeys(REMATS, ActionSeconds(1.0, 2.0, 1.0, 3.0, 1.0)),
+    stage=dict.fromkeys(REMATS, ActionSeconds(1.0, 2.0, 1.0, 3.0, 1.0)),
+    head=0.5,
+    embedding=0.1,
+    message_bytes=64,
+    transfer=0.01,
+    tick=0.01,
+    update_per_parameter=1e-9,
+    sharing=(1.0, 2.0),
+)
+"""Of two emulated devices on one core, at microbatches of two sequences."""
 
 
 @pytest.fixture
@@ -60,15 +85,17 @@ def test_the_text_says_why_others_lost_and_what_to_run(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "frontier.svg"
-    words = ["--model", model, "--devices", "4", "--memory", "1GB", "--top", "3", "--picture", str(picture)]
+    words = ["--model", model, "--devices", "4", "--memory", "1GB", "--top", "8", "--picture", str(picture)]
     assert main(planned(*words)) == 0
     text = capsys.readouterr().out
     assert "estimated from data sheets" in text
-    assert "2: fits, but " in text
-    assert "% slower" in text
+    assert "2: fits, and as fast as the first\n" in text
+    assert re.search(r"\n\d: fits, but \d+\.\d% slower: ", text)
     assert f"python train.py {model} --mesh." in text
     assert "tp 4 does not divide num_key_value_heads=2" in text
-    assert picture.read_text().startswith("<svg ")
+    drawn = picture.read_text()
+    assert drawn.startswith("<svg ")
+    assert drawn.count("(counted)</title>") == 1
 
 
 WRONG = """
@@ -114,3 +141,64 @@ def test_what_cannot_be_is_refused_with_a_remedy(
 ) -> None:
     assert main(planned("--model", model, *words)) == 2
     assert said in capsys.readouterr().err
+
+
+def test_schedules_that_are_the_same_are_listed_once(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sequence a step is one microbatch, whose order is the same under many names."""
+    output = tmp_path / "plan.json"
+    words = ["--model", model.replace("small", "one"), "--devices", "2", "--memory", "1GB", "--top", "12"]
+    one = SMALL.replace("num_microbatches: 2", "num_microbatches: 1").replace("size: 8", "size: 1")
+    Path(words[1]).write_text(one)
+    assert main(planned(*words, "--format", "json", "-o", str(output))) == 0
+    entries = json.loads(output.read_text())["layouts"]
+    names = ("dp", "pp", "tp", "zero", "num_chunks", "transfer_ticks", "fuse_backward", "remat", "bytes")
+    kinds = [(*(entry[name] for name in names), f"{entry['step_seconds']:.9g}") for entry in entries]
+    assert len(set(kinds)) == len(kinds)
+    fused = next(entry for entry in entries if entry["pp"] == 2 and entry["num_chunks"] == 1)
+    assert fused["schedule"] == "gpipe"
+    assert fused["schedules_alike"][0] == "1f1b"
+    assert main(planned(*words)) == 0
+    said = capsys.readouterr().out
+    assert ": 1f1b, zb_h1" in said
+    assert "would be the same here" in said
+    assert " 0.0% slower" not in said
+
+
+def test_a_picture_that_cannot_be_written_after_all_leaves_the_plan(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+
+    def draw_and_lose_the_folder(*_: object, **__: object) -> str:
+        folder.rmdir()
+        return "<svg/>"
+
+    monkeypatch.setattr("jaxpipe.cli.plan.draw_frontier", draw_and_lose_the_folder)
+    words = ["--model", model, "--devices", "1", "--memory", "1GB", "--top", "1"]
+    assert main(planned(*words, "--picture", str(folder / "x.svg"))) == 2
+    captured = capsys.readouterr()
+    assert "run the first:" in captured.out
+    assert f"--picture '{folder}/x.svg' cannot be written: No such file" in captured.err
+
+
+def test_times_at_microbatches_that_were_not_profiled_are_marked(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    costs = tmp_path / "costs.json"
+    costs.write_text(costs_text(COSTS))
+    words = ["--model", model, "--devices", "2", "--memory", "1GB", "--costs", str(costs)]
+    assert main(planned(*words, "--format", "json")) == 0
+    entries = json.loads(capsys.readouterr().out)["layouts"]
+    for entry in entries:
+        tokens = 8 // (entry["dp"] * entry["num_microbatches"]) * 32
+        assert entry["tokens_as_profiled"] == (tokens == 64)
+    others = [str(number) for number, entry in enumerate(entries, 1) if not entry["tokens_as_profiled"]]
+    assert 0 < len(others) < len(entries)
+    assert main(planned(*words)) == 0
+    said = capsys.readouterr().out
+    marked = next(line for line in said.splitlines() if "reliable only at the profiled 64 tokens" in line)
+    assert re.findall(r"\d+", marked)[1:] == others
+    assert "devices share cores: the bubble is what waiting costs" in said

@@ -12,7 +12,8 @@ from jaxpipe.planning.hardware import find_hardware
 from jaxpipe.planning.layouts import Layout, Task, layouts, meshes
 from jaxpipe.planning.memory_estimate import estimated_bytes
 from jaxpipe.planning.part_seconds import Line, PartSeconds
-from jaxpipe.planning.predict import least_seconds, predict
+from jaxpipe.planning.predict import StepTime, least_seconds, predict
+from jaxpipe.planning.reasons import why_slower
 from jaxpipe.planning.search import fastest, frontier, make_space
 from jaxpipe.planning.tick_rows import all_slots_of, slots_of
 from jaxpipe.schedules import Costs, build, fuse_backward, simulate, split_backward
@@ -167,3 +168,32 @@ def test_collectives_take_what_a_ring_takes() -> None:
 def test_meshes_are_all_factors() -> None:
     assert len(set(meshes(64))) == 28  # three exponents that add up to 6
     assert all(dp * pp * tp == 12 for dp, pp, tp in meshes(12))
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (1.0003, "and as fast as the first"),
+        (1.1, "but 10.0% slower: layers take 0.09 s more"),
+    ],
+)
+def test_a_reason_never_says_that_a_number_is_itself(times: float, said: str) -> None:
+    """All parts grow alike: no share of the step tells the two from each other."""
+    best = StepTime(1.0, 0.95, 0.05, 0.0, 0.0, 0.0, once=0.1, reduction=0.05)
+    slower = StepTime(*(times * part for part in best))
+    assert why_slower(slower, best) == said
+    more_bubble = best._replace(ticks=1.1)
+    assert why_slower(more_bubble, best) == (
+        "but 9.1% slower: the bubble is 12.5% of the step instead of 4.5%"
+    )
+
+
+def test_of_layouts_that_are_as_fast_the_simplest_comes_first() -> None:
+    """One microbatch: gpipe and 1f1b are one order."""
+    task = replace(task_on(2), global_batch=1, evaluation_batch=None)
+    proposals = list(fastest(make_space(task, parts_of), 1e12))
+    seen: dict[Layout, str] = {}
+    for proposal in proposals:
+        seen.setdefault(proposal.layout._replace(schedule=""), proposal.layout.schedule)
+    plain = {schedule for layout, schedule in seen.items() if layout.pp == 2 and layout.num_chunks == 1}
+    assert plain == {"gpipe"}
