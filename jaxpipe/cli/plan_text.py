@@ -189,12 +189,12 @@ def _cautions(request: Request, chosen: Sequence[Shown]) -> Iterator[str]:
     if others:
         yield (
             f"times are reliable only at the profiled {request.costs.tokens} tokens a microbatch, which "
-            f"{_listed([str(number) for number in others])} do not have: smaller ones take longer than is said"
+            f"{_listed([str(number) for number in others])} do not have: smaller ones take longer than said"
         )
     if any(times != 1 for times in sharing_of(request.costs)):
         yield (
-            "devices share cores: the bubble is what waiting costs, not how long a rank waits, as others have "
-            "its cores meanwhile"
+            "devices share cores: the bubble is what waiting costs, not how long a rank waits, as others "
+            "have its cores meanwhile"
         )
 
 

@@ -1,4 +1,4 @@
-"""A file that cannot be written is told before the work, by the option that named it; what was found stays."""
+"""A file that cannot be written is told before the work, by the option that named it; nothing is lost."""
 
 import os
 from pathlib import Path

@@ -85,15 +85,17 @@ def test_the_text_says_why_others_lost_and_what_to_run(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "frontier.svg"
-    words = ["--model", model, "--devices", "4", "--memory", "1GB", "--top", "3", "--picture", str(picture)]
+    words = ["--model", model, "--devices", "4", "--memory", "1GB", "--top", "8", "--picture", str(picture)]
     assert main(planned(*words)) == 0
     text = capsys.readouterr().out
     assert "estimated from data sheets" in text
-    assert "2: fits, but " in text
-    assert "% slower" in text
+    assert "2: fits, and as fast as the first\n" in text
+    assert re.search(r"\n\d: fits, but \d+\.\d% slower: ", text)
     assert f"python train.py {model} --mesh." in text
     assert "tp 4 does not divide num_key_value_heads=2" in text
-    assert picture.read_text().startswith("<svg ")
+    drawn = picture.read_text()
+    assert drawn.startswith("<svg ")
+    assert drawn.count("(counted)</title>") == 1
 
 
 WRONG = """
