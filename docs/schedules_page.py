@@ -58,7 +58,7 @@ run, and among schedules with R and one pipe the same to the bit.
 
 Makespans of {ranks} ranks and {microbatches} microbatches, F, B, W and R of a rank's layers 1 each: with
 messages of their own; and as the program runs, in ticks in which a rank waits for its neighbours' tick
-(`--sync neighbor`), BW in two actions:
+(`--sync neighbor`, which `--program segments` wants, too), BW in two actions:
 """
 
 AFTER_RECOMPUTATION = """\
