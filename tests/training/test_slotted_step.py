@@ -13,6 +13,7 @@ from jaxpipe.models.llama_config import LlamaConfig
 from jaxpipe.models.llama_stage import init_llama, llama_constants, llama_contract
 from jaxpipe.pipeline import Batch, Layout, Program, Settings, Tree, make_loss_and_gradients
 from jaxpipe.pipeline.buffers import Slots
+from jaxpipe.pipeline.sharding import Sharding
 from jaxpipe.schedules import build
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.slotted_step import SlottedStep, compile_slotted_step
@@ -37,15 +38,27 @@ class Task:
         return init_state(lambda: init_llama(CONFIG, 0), SETTINGS, layout=program.layout, mesh=program.mesh)
 
 
-@pytest.fixture(scope="module")
-def task() -> Task:
-    """Two chunks a rank and dp, remat none, so that every kind of slot is there; NaN in all of them."""
-    mesh = jax.make_mesh((2, 2), ("dp", "pp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[:4])
-    schedule = build("zb_v", num_ranks=2, num_microbatches=NUM_MICROBATCHES)
-    layout = Layout(schedule.placement, (2, 1, 1, 1), CONFIG.vocab_size)
+@pytest.fixture(
+    scope="module",
+    params=[("zb_v", 2, 0, (2, 1, 1, 1)), ("1f1b", 1, 0, (3, 2)), ("dualpipe", 2, 1, (3, 2))],
+    ids=lambda param: f"{param[0]}-dp{param[1]}-zero{param[2]}",
+)
+def task(request: pytest.FixtureRequest) -> Task:
+    """Remat none, so that every kind of slot is there; NaN in all of them.
+
+    Gradients take the accumulators' place, but with ZeRO 1 or two pipes, where they are of other shapes.
+    """
+    name, dp, zero, layers = request.param
+    mesh = jax.make_mesh(
+        (dp, 2), ("dp", "pp"), axis_types=(AxisType.Auto,) * 2, devices=jax.devices()[: 2 * dp]
+    )
+    schedule = build(name, num_ranks=2, num_microbatches=NUM_MICROBATCHES)
+    contract = llama_contract(CONFIG, "einsum")
+    sharding = Sharding(zero=zero, splits=contract.splits)
+    layout = Layout(schedule.placement, layers, CONFIG.vocab_size, sharding)
     settings = Settings(remat="none", fill=float("nan"))
-    program = Program(llama_contract(CONFIG, "einsum"), lower(schedule), layout, mesh, settings)
-    text = np.random.default_rng(0).integers(0, 50, (3, 2 * NUM_MICROBATCHES, SEQUENCE + 1), np.int32)
+    program = Program(contract, lower(schedule), layout, mesh, settings)
+    text = np.random.default_rng(0).integers(0, 50, (3, dp * NUM_MICROBATCHES, SEQUENCE + 1), np.int32)
     batches = [
         to_microbatches(step[:, :-1], step[:, 1:], num_microbatches=NUM_MICROBATCHES, mesh=mesh)
         for step in text
