@@ -65,12 +65,12 @@ def make_loss_and_gradients_in_slots(
         result, buffers, stamps = _local_loss_and_gradients(
             program, params, batch, constants, columns, slots=own, timed=timed
         )
-        kept = _kept(buffers)
-        kept |= {"layer_gradients": _overwritten(kept["layer_gradients"], result)}
+        kept = with_devices(_kept(buffers))
+        kept["layer_gradients"] = _overwritten(kept["layer_gradients"], result.gradients["layers"])
         if timed:
             all_stamps = of_all_ranks(stamps, program.axes, num_ranks=program.mesh.shape["pp"])
-            return Timed(result, all_stamps), with_devices(kept)
-        return result, with_devices(kept)
+            return Timed(result, all_stamps), kept
+        return result, kept
 
     def out_specs(params: Tree) -> tuple:
         specs = _gradient_specs(program, params)
@@ -216,12 +216,11 @@ def _kept(buffers: Buffers) -> Slots:
     return {name: getattr(buffers, name) for name in KEPT}
 
 
-def _overwritten(accumulators: Tree, result: LossAndGradients) -> Tree:
+def _overwritten(accumulators: Tree, gradients: Tree) -> Tree:
     """What may take the accumulators' place: the gradients, where they are as large.
 
     If the accumulators themselves came back, they would have to outlive a sum over ``dp``.
     """
-    gradients = without_devices(result.gradients["layers"])
     is_alike = jax.tree.map(lambda one, other: one.shape == other.shape, accumulators, gradients)
     return gradients if all(jax.tree.leaves(is_alike)) else accumulators
 
