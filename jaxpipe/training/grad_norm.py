@@ -48,8 +48,8 @@ def make_global_norm(layout: Layout, mesh: Mesh) -> Callable[[Tree], GradientNor
         # what is fused with the sums must not depend on the program around them; leaf by leaf, since a
         # barrier marks all that passes through it as varying over the axes of each
         gradients = jax.tree.map(jax.lax.optimization_barrier, gradients)
-        leaves = jax.tree.leaves(gradients["layers"])
-        layers = jnp.stack([_over_shards(_of_each_layer(leaf), keep=("pp",)) for leaf in leaves], axis=1)
+        sums = _of_each_layer(jax.tree.leaves(gradients["layers"]))
+        layers = jnp.stack([_over_shards(of_leaf, keep=("pp",)) for of_leaf in sums], axis=1)
         rows = [
             _over_shards(_sum_of_squares(gradients[name]), keep=("pp", "tp"))
             for name in VOCABULARY_GROUPS
@@ -115,18 +115,28 @@ def _over_shards(sums: Float[Array, "..."], *, keep: tuple[str, ...]) -> Float[A
     return jax.lax.psum(sums, axes) if axes else sums
 
 
-def _of_each_layer(leaf: Float[Array, "1 chunks layers *rest"]) -> Float[Array, " chunks*layers"]:
-    """The sum of squares of each layer, one after the other: all are then formed alike.
+def _of_each_layer(
+    leaves: list[Float[Array, "1 chunks layers *rest"]],
+) -> list[Float[Array, " chunks*layers"]]:
+    """The sums of squares of each layer, one after the other: all are then formed alike.
 
-    A layer is cut out of the leaf as it lies: of one that is reshaped XLA makes a copy.
+    One loop for all leaves, since each costs time to compile. A layer is cut out of a leaf as it lies: of one
+    that is reshaped XLA makes a copy.
     """
-    _, num_chunks, num_layers, *rest = leaf.shape
+    _, num_chunks, num_layers = leaves[0].shape[:3]
 
-    def sum_of_squares(place: Int[Array, ""]) -> Float[Array, ""]:
-        start = (0, place // num_layers, place % num_layers, *np.zeros(len(rest), np.int32))
-        return _sum_of_squares(jax.lax.dynamic_slice(leaf, start, (1, 1, 1, *rest)))
+    def sums_of_squares(place: Int[Array, ""]) -> list[Float[Array, ""]]:
+        chunk, layer = place // num_layers, place % num_layers
+        return [
+            _sum_of_squares(
+                jax.lax.dynamic_slice(
+                    leaf, (0, chunk, layer, *np.zeros(leaf.ndim - 3, np.int32)), (1, 1, 1, *leaf.shape[3:])
+                )
+            )
+            for leaf in leaves
+        ]
 
-    return jax.lax.map(sum_of_squares, jnp.arange(num_chunks * num_layers))
+    return jax.lax.map(sums_of_squares, jnp.arange(num_chunks * num_layers))
 
 
 def _sum_of_squares(array: Array) -> Float[Array, ""]:
