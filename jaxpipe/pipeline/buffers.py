@@ -12,14 +12,14 @@ from jaxpipe.pipeline.split_vjp import SplitLayer
 
 
 class EndSums(NamedTuple):
-    """What both ends of one pipe have added up so far, on this rank; fp32.
+    """What both ends of each pipe have added up so far, on this rank; fp32, leaves ``[pipes, ...]``.
 
     Each pipe has its own, and head and embedding theirs, also where they are tied: a sum whose terms come in
     an order that depends on the schedule would have other bits. They are added once, after the ticks
     (pipes.py). The price: with two pipes, or tied weights, an accumulator more of the size of this rank's
     rows of the vocabulary for each; with both, three more.
 
-    embedding, head: ``[rows, hidden]``; from ZeRO 2 on shards of ``hidden``.
+    embedding, head: ``[pipes, rows, hidden]``; from ZeRO 2 on shards of ``hidden``.
     final: like the parameters of ``final``, the same on all ranks. These three are None without backward.
     loss: summed over tokens, the same on all ranks.
     """
@@ -27,7 +27,7 @@ class EndSums(NamedTuple):
     embedding: Array | None
     head: Array | None
     final: Tree
-    loss: Float[Array, ""]
+    loss: Float[Array, " pipes"]
 
 
 class Buffers(NamedTuple):
@@ -44,7 +44,7 @@ class Buffers(NamedTuple):
         is R that leaves residuals and linear inputs.
     weight_inputs: what B left for W, leaves ``[slots, layers, ...]``.
     layer_gradients: fp32 accumulators, leaves ``[pipes * chunks, layers, ...]``; from ZeRO 2 on shards.
-    ends: of each pipe.
+    ends: what both ends of each pipe have added up.
     """
 
     inbox: Array
@@ -55,7 +55,7 @@ class Buffers(NamedTuple):
     weight_inputs: Tree
     layer_inputs: Array | None
     layer_gradients: Tree
-    ends: tuple[EndSums, ...]
+    ends: EndSums
 
 
 Slots = dict[str, Tree]
@@ -104,9 +104,7 @@ def allocate(
         ),
         layer_inputs=slots(table.num_recompute_slots, message, num_layers) if table.recomputes else None,
         layer_gradients=_zeros(accumulated["layers"]) if split else {},
-        ends=tuple(
-            end_sums(accumulated, has_backward=split is not None) for _ in range(table.placement.num_pipes)
-        ),
+        ends=end_sums(accumulated, table.placement.num_pipes, has_backward=split is not None),
     )
 
 
@@ -115,14 +113,15 @@ def fill_of(struct: jax.ShapeDtypeStruct, fill: float) -> float:
     return fill if jnp.issubdtype(struct.dtype, jnp.floating) else 0
 
 
-def end_sums(accumulated: Tree, *, has_backward: bool) -> EndSums:
+def end_sums(accumulated: Tree, num_pipes: int, *, has_backward: bool) -> EndSums:
     """Nothing added up yet; a head that is tied is of the embedding's shape."""
-    loss = jnp.zeros((), jnp.float32)
+    loss = jnp.zeros(num_pipes, jnp.float32)
     if not has_backward:
         return EndSums(None, None, None, loss)
     head = accumulated.get("head", accumulated["embedding"])
-    return EndSums(_zeros(accumulated["embedding"]), _zeros(head), _zeros(accumulated["final"]), loss)
+    embedding, head, final = _zeros((accumulated["embedding"], head, accumulated["final"]), num_pipes)
+    return EndSums(embedding, head, final, loss)
 
 
-def _zeros(tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), tree)
+def _zeros(tree: Tree, *leading: int) -> Tree:
+    return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), jnp.float32), tree)

@@ -72,13 +72,18 @@ def embeddings(
 
 
 def with_rows_added(
-    axes: EndAxes, sums: Float[Array, "n d"], tokens: Int32[Array, " t"], values: Float[Array, "t d"]
-) -> Float[Array, "n d"]:
-    """``sums`` with the value of each token added to its row, if this device holds it; all tokens."""
+    axes: EndAxes,
+    sums: Float[Array, "p n d"],
+    tokens: Int32[Array, " t"],
+    values: Float[Array, "t d"],
+    *,
+    pipe: Int32[Array, ""] | int,
+) -> Float[Array, "p n d"]:
+    """A pipe's ``sums`` with the value of each of all tokens added to its row, if this device holds it."""
     if axes.sums is not None:
         tokens = _of_all_copies(tokens, axes.sums)
         values = jax.lax.all_to_all(values, axes.sums, split_axis=1, concat_axis=0, tiled=True)
-    return add_rows(sums, tokens, values, axis=axes.vocabulary)
+    return add_rows(sums, tokens, values, pipe=pipe, axis=axes.vocabulary)
 
 
 def gather_head(axes: EndAxes, head: Float[Array, "n d"]) -> Float[Array, "n D"]:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
-from jaxpipe.lowering.table import NONE
+from jaxpipe.lowering.table import NONE, EndColumns
 from jaxpipe.pipeline.buffers import Buffers, EndSums
 from jaxpipe.pipeline.contract import Batch, Tree
 from jaxpipe.pipeline.end_axes import (
@@ -37,6 +37,7 @@ from jaxpipe.pipeline.vocabulary import cross_entropy, cross_entropy_loss
 class Ends(NamedTuple):
     """What the ends of every pipe read, on one rank.
 
+    first, last: of each pipe the rank of its first, and of its last stage.
     weights: ``embedding``, ``final`` and, unless tied, ``head``; the vocabulary's rows of this device.
     shares: into how many, along the sequence, a message is cut: with sequence parallelism ``tp``, else 1.
     scale: 1 / valid tokens of the global batch, or None where only the loss is wanted.
@@ -44,6 +45,8 @@ class Ends(NamedTuple):
     chunk_tokens: the head runs over so many tokens of each message at a time; divides those of a message.
     """
 
+    first: tuple[int, ...]
+    last: tuple[int, ...]
     final: Callable[[Tree, Array], Array]
     weights: Tree
     batch: Batch
@@ -54,84 +57,116 @@ class Ends(NamedTuple):
     chunk_tokens: int
 
 
-def run_embed(ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, rank: int) -> Buffers:
-    """The embeddings of a microbatch into an inbox slot of ``rank``; nothing if it is ``NONE``."""
+def run_embed(ends: Ends, buffers: Buffers, row: EndColumns[Int32[Array, " pipes"]]) -> Buffers:
+    """The embeddings of a microbatch into an inbox slot of the first rank."""
 
-    def body(turn: Array, inbox: Array) -> Array:
-        microbatch_, slot_ = tied(turn, (microbatch, slot))
+    def body(turn: _Turn, inbox: Array) -> Array:
+        microbatch, slot = tied(turn, (row.embed[turn.pipe], row.embed_slot[turn.pipe]))
         table = tied(turn, ends.weights["embedding"])
-        x = embeddings(ends.axes, table, _tokens(ends, microbatch_))
-        return _put(inbox, x, _slot_on(ends, rank, slot_, inbox))
+        x = embeddings(ends.axes, table, _tokens(ends, microbatch))
+        return _put(inbox, x, _slot_on(ends, _of_pipe(ends.first, turn), slot, inbox))
 
-    return buffers._replace(inbox=_once(microbatch, body, buffers.inbox))
-
-
-def run_unembed(ends: Ends, buffers: Buffers, microbatch: Array, *, pipe: int, rank: int) -> Buffers:
-    """The message of ``rank``, d loss / d embeddings of a microbatch, into the embedding's gradient."""
-    sums = buffers.ends[pipe]
-
-    def body(turn: Array, gradient: Array) -> Array:
-        microbatch_, message = tied(turn, (microbatch, buffers.message))
-        dx = broadcast(ends.axes, message, rank)
-        return with_rows_added(ends.axes, gradient, _tokens(ends, microbatch_), dx)
-
-    return _with_sums(buffers, pipe, sums._replace(embedding=_once(microbatch, body, sums.embedding)))
+    return buffers._replace(inbox=_turns(row.embed, 1, body, buffers.inbox))
 
 
-def run_head(
-    ends: Ends, buffers: Buffers, microbatch: Array, slot: Array, *, pipe: int, rank: int
-) -> Buffers:
-    """The message of ``rank``, the last stage's output, through ``final``, head and loss.
+def run_unembed(ends: Ends, buffers: Buffers, row: EndColumns[Int32[Array, " pipes"]]) -> Buffers:
+    """The first rank's message, d loss / d embeddings of a microbatch, into the embedding's gradient."""
+    sums = buffers.ends
 
-    Its gradient lands in an inbox slot of ``rank``.
+    def body(turn: _Turn, gradient: Array) -> Array:
+        microbatch, message = tied(turn, (row.unembed[turn.pipe], buffers.message))
+        dx = broadcast(ends.axes, message, _of_pipe(ends.first, turn))
+        return with_rows_added(ends.axes, gradient, _tokens(ends, microbatch), dx, pipe=turn.pipe)
+
+    return buffers._replace(ends=sums._replace(embedding=_turns(row.unembed, 1, body, sums.embedding)))
+
+
+def run_head(ends: Ends, buffers: Buffers, row: EndColumns[Int32[Array, " pipes"]]) -> Buffers:
+    """The last rank's message, the output of its stage, through ``final``, head and loss.
+
+    Its gradient lands in an inbox slot of that rank.
     """
     assert ends.scale is not None, "only the loss is wanted: run_head_loss gives it"
-    scale = ends.scale
+    scale, sums = ends.scale, buffers.ends
 
-    def body(chunk: Array, carry: tuple[Array, Array, Tree, Array]) -> tuple[Array, Array, Tree, Array]:
-        inbox, d_head, d_final, loss = carry
-        y, labels, first, head = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
+    def body(turn: _Turn, carry: tuple[Array, Array, Tree, Array]) -> tuple[Array, Array, Tree, Array]:
+        inbox, *added = carry
+        y, labels, first, head = _read_chunk(ends, buffers.message, turn, row)
+        slot = tied(turn, row.head_slot[turn.pipe])
         hidden, pullback = jax.vjp(ends.final, ends.weights["final"], y)
-        chunk_loss, d_hidden, d_head_chunk = cross_entropy(
+        loss, d_hidden, d_head = cross_entropy(
             head, hidden, labels, vocab_size=ends.vocab_size, scale=scale, axis=ends.axes.vocabulary
         )
-        d_final_chunk, dy = pullback(varying(d_hidden.astype(hidden.dtype), tuple(varying_axes(hidden))))
-        inbox = _put(inbox, own_share(ends.axes, dy), _slot_on(ends, rank, slot, inbox), first)
-        d_final = jax.tree.map(lambda total, new: total + new.astype(total.dtype), d_final, d_final_chunk)
-        return inbox, d_head + scatter_head(ends.axes, d_head_chunk), d_final, loss + chunk_loss
+        d_final, dy = pullback(varying(d_hidden.astype(hidden.dtype), tuple(varying_axes(hidden))))
+        slot = _slot_on(ends, _of_pipe(ends.last, turn), slot, inbox)
+        inbox = _put(inbox, own_share(ends.axes, dy), slot, first)
+        return inbox, *_add(added, [scatter_head(ends.axes, d_head), d_final, loss], turn.pipe)
 
-    sums = buffers.ends[pipe]
-    num_chunks = buffers.message.shape[0] // ends.chunk_tokens
-    inbox, *added = _chunks(microbatch, num_chunks, body, (buffers.inbox, sums.head, sums.final, sums.loss))
-    return _with_sums(buffers._replace(inbox=inbox), pipe, EndSums(sums.embedding, *added))
+    carry = (buffers.inbox, sums.head, sums.final, sums.loss)
+    inbox, *added = _turns(row.head, _num_chunks(ends, buffers), body, carry)
+    return buffers._replace(inbox=inbox, ends=EndSums(sums.embedding, *added))
 
 
-def run_head_loss(ends: Ends, buffers: Buffers, microbatch: Array, *, pipe: int, rank: int) -> Buffers:
-    """The loss alone of the message of ``rank``, for evaluation."""
+def run_head_loss(ends: Ends, buffers: Buffers, row: EndColumns[Int32[Array, " pipes"]]) -> Buffers:
+    """The loss alone of the last rank's message, for evaluation."""
 
-    def body(chunk: Array, loss: Array) -> Array:
-        y, labels, _, head = _read_chunk(ends, buffers.message, chunk, microbatch, rank)
+    def body(turn: _Turn, loss: Array) -> Array:
+        y, labels, _, head = _read_chunk(ends, buffers.message, turn, row)
         hidden = ends.final(ends.weights["final"], y)
-        return loss + cross_entropy_loss(
-            head, hidden, labels, vocab_size=ends.vocab_size, axis=ends.axes.vocabulary
-        )
+        new = cross_entropy_loss(head, hidden, labels, vocab_size=ends.vocab_size, axis=ends.axes.vocabulary)
+        return _add(loss, new, turn.pipe)
 
-    sums = buffers.ends[pipe]
-    num_chunks = buffers.message.shape[0] // ends.chunk_tokens
-    return _with_sums(buffers, pipe, sums._replace(loss=_chunks(microbatch, num_chunks, body, sums.loss)))
+    loss = _turns(row.head, _num_chunks(ends, buffers), body, buffers.ends.loss)
+    return buffers._replace(ends=buffers.ends._replace(loss=loss))
 
 
-def _with_sums(buffers: Buffers, pipe: int, sums: EndSums) -> Buffers:
-    return buffers._replace(ends=(*buffers.ends[:pipe], sums, *buffers.ends[pipe + 1 :]))
+class _Turn(NamedTuple):
+    """One trip of a loop over what the pipes have for the same end; all change with its counter."""
+
+    counter: Int32[Array, ""]
+    pipe: Int32[Array, ""]
+    chunk: Int32[Array, ""]
+
+
+def _turns(microbatches: Int32[Array, " pipes"], num_chunks: int, body: Callable, carry: Tree) -> Tree:
+    """``body`` for each chunk of each pipe that has a microbatch, pipe after pipe."""
+    acts = microbatches != NONE
+
+    def run(counter: Array, carry: Tree) -> Tree:
+        pipe = jnp.argmax(jnp.cumsum(acts) > counter // num_chunks).astype(jnp.int32)
+        return body(_Turn(counter, pipe, counter % num_chunks), carry)
+
+    return jax.lax.fori_loop(0, num_chunks * jnp.sum(acts, dtype=jnp.int32), run, carry)
+
+
+def _num_chunks(ends: Ends, buffers: Buffers) -> int:
+    return buffers.message.shape[0] // ends.chunk_tokens
+
+
+def _of_pipe(ranks: tuple[int, ...], turn: _Turn) -> Int32[Array, ""]:
+    return jnp.asarray(ranks, jnp.int32)[turn.pipe]
+
+
+def _add(sums: Tree, new: Tree, pipe: Array) -> Tree:
+    """What a pipe has added up, with more of it."""
+
+    def add(total: Array, more: Array) -> Array:
+        own = jax.lax.dynamic_index_in_dim(total, pipe) + more[None].astype(total.dtype)
+        return jax.lax.dynamic_update_index_in_dim(total, own, pipe, axis=0)
+
+    return jax.tree.map(add, sums, new)
 
 
 def _read_chunk(
-    ends: Ends, message: Array, chunk: Array, microbatch: Array, rank: int
+    ends: Ends, message: Array, turn: _Turn, row: EndColumns[Int32[Array, " pipes"]]
 ) -> tuple[Float[Array, "t d"], Int32[Array, " t"], Array, Float[Array, "n d"]]:
-    """A chunk of the message of ``rank`` on all ranks, its labels, its first token, and the head."""
+    """A chunk of the last rank's message on all ranks, its labels, its first token, and the head."""
     head = ends.weights.get("head", ends.weights["embedding"])  # the embedding's where they are tied
-    first, microbatch, message, head = tied(chunk, (chunk * ends.chunk_tokens, microbatch, message, head))
-    y = broadcast(ends.axes, jax.lax.dynamic_slice_in_dim(message, first, ends.chunk_tokens), rank)
+    first, microbatch, message, head = tied(
+        turn, (turn.chunk * ends.chunk_tokens, row.head[turn.pipe], message, head)
+    )
+    y = jax.lax.dynamic_slice_in_dim(message, first, ends.chunk_tokens)
+    y = broadcast(ends.axes, y, _of_pipe(ends.last, turn))
     labels = _in_shares(ends, ends.batch.labels, microbatch)
     labels = jax.lax.dynamic_slice_in_dim(labels, first, ends.chunk_tokens, axis=1).reshape(-1)
     # marked as varying, since the VJP of ``final`` would sum dy over the ranks otherwise
@@ -150,7 +185,7 @@ def _in_shares(ends: Ends, array: Int32[Array, "m b s"], microbatch: Array) -> I
     return jnp.moveaxis(parts, 1, 0).reshape(ends.shares, -1)
 
 
-def _slot_on(ends: Ends, rank: int, slot: Array, inbox: Array) -> Array:
+def _slot_on(ends: Ends, rank: Array, slot: Array, inbox: Array) -> Array:
     """``slot`` on ``rank``, the trash slot on the others."""
     if ends.axes.ranks is None:
         return slot
@@ -161,12 +196,3 @@ def _put(inbox: Array, value: Float[Array, "t d"], slot: Array, first: Array | i
     """The inbox with ``value`` in a slot, from token ``first`` on."""
     value = varying(value.astype(inbox.dtype), tuple(varying_axes(inbox)))
     return jax.lax.dynamic_update_slice(inbox, value[None], (slot, first, 0))
-
-
-def _once(microbatch: Array, body: Callable, carry: Tree) -> Tree:
-    return _chunks(microbatch, 1, body, carry)
-
-
-def _chunks(microbatch: Array, num_chunks: int, body: Callable, carry: Tree) -> Tree:
-    """``body`` for each chunk, or not at all if there is no microbatch."""
-    return jax.lax.fori_loop(0, jnp.where(microbatch == NONE, 0, num_chunks), body, carry)

@@ -48,9 +48,9 @@ def add_pipes(buffers: Buffers, placement: Placement, *, tied: bool) -> tuple[Tr
     return gradients, total.loss
 
 
-def add_ends(ends: tuple[EndSums, ...]) -> EndSums:
-    """What the ends of all pipes have added up."""
-    return functools.reduce(lambda total, other: jax.tree.map(jnp.add, total, other), ends)
+def add_ends(ends: EndSums) -> EndSums:
+    """What the ends of all pipes have added up, in their order."""
+    return jax.tree.map(lambda leaf: functools.reduce(jnp.add, list(leaf)), ends)
 
 
 def _bring_back(gradients: Tree, placement: Placement) -> Tree:

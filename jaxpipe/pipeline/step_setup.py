@@ -109,7 +109,10 @@ def _pipe_ends(program: Program, weights: Tree, batch: Batch, scale: Float[Array
     tokens = batch.tokens.shape[1] * batch.tokens.shape[2] // shares
     limit = min(max(program.settings.head_tokens // shares, 1), tokens)
     vocabulary = tuple(axis for axis in ("pp", "tp") if mesh.get(axis, 1) > 1)
+    placement = program.layout.placement
     return Ends(
+        first=tuple(placement.rank(0, pipe) for pipe in range(placement.num_pipes)),
+        last=tuple(placement.rank(placement.num_stages - 1, pipe) for pipe in range(placement.num_pipes)),
         final=program.contract.final,
         weights=weights,
         batch=batch,

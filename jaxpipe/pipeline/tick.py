@@ -74,22 +74,15 @@ def _meet_ends(
     program: Program, ends: Ends, buffers: Buffers, row: EndColumns[Array], use: TickUse
 ) -> Buffers:
     """The part of a tick that all ranks do together; every trip count is the same on all of them."""
-    placement = program.layout.placement
-    for pipe in range(placement.num_pipes):
-        first, last = placement.rank(0, pipe), placement.rank(placement.num_stages - 1, pipe)
-        if pipe in use.unembed:
-            with jax.named_scope("unembed"):
-                buffers = run_unembed(ends, buffers, row.unembed[pipe], pipe=pipe, rank=first)
-        if pipe in use.head:
-            microbatch, slot = row.head[pipe], row.head_slot[pipe]
-            with jax.named_scope("head"):
-                if program.has_backward:
-                    buffers = run_head(ends, buffers, microbatch, slot, pipe=pipe, rank=last)
-                else:
-                    buffers = run_head_loss(ends, buffers, microbatch, pipe=pipe, rank=last)
-        if pipe in use.embed:
-            with jax.named_scope("embed"):
-                buffers = run_embed(ends, buffers, row.embed[pipe], row.embed_slot[pipe], rank=first)
+    if use.unembed:
+        with jax.named_scope("unembed"):
+            buffers = run_unembed(ends, buffers, row)
+    if use.head:
+        with jax.named_scope("head"):
+            buffers = (run_head if program.has_backward else run_head_loss)(ends, buffers, row)
+    if use.embed:
+        with jax.named_scope("embed"):
+            buffers = run_embed(ends, buffers, row)
     return buffers
 
 

@@ -41,12 +41,18 @@ def lookup(table: Float[Array, "n d"], tokens: Int32[Array, " t"], *, axis: Axis
 
 
 def add_rows(
-    table: Float[Array, "n d"], tokens: Int32[Array, " t"], values: Float[Array, "t d"], *, axis: Axis
-) -> Float[Array, "n d"]:
-    """``table`` with the value of each token added to its row, if this shard holds it."""
-    rows = tokens - _first_row(table, axis)
-    rows = jnp.where(rows < 0, table.shape[0], rows)  # a negative row would count from the end
-    return table.at[rows].add(values.astype(table.dtype), mode="drop")
+    tables: Float[Array, "p n d"],
+    tokens: Int32[Array, " t"],
+    values: Float[Array, "t d"],
+    *,
+    pipe: Int32[Array, ""] | int,
+    axis: Axis,
+) -> Float[Array, "p n d"]:
+    """``tables`` with the value of each token added to its row of a pipe's, if this shard holds it."""
+    num_rows = tables.shape[1]
+    rows = tokens - _first_row(tables[0], axis)
+    rows = jnp.where(rows < 0, num_rows, rows)  # a negative row would count from the end
+    return tables.at[pipe, rows].add(values.astype(tables.dtype), mode="drop")
 
 
 def cross_entropy(

@@ -163,8 +163,8 @@ def _logits(program: Program, batch: Batch) -> int:
 
 
 def _work(program: Program, params: Tree, batch: Batch, constants: Tree, *, widens: bool) -> dict[str, int]:
-    """What each loop of a tick holds, from the jaxpr of the step; of two pipes the greater."""
-    names = ["unembed", "head", "embed"] * program.layout.placement.num_pipes
+    """What each loop of a tick holds, from the jaxpr of the step."""
+    names = ["unembed", "head", "embed"]
     kinds = {FORWARD: "F", RECOMPUTE: "R", BACKWARD: "B", WEIGHT: "W", BACKWARD_WEIGHT: "BW"}
     names += [name for kind, name in kinds.items() if kind in program.kinds]
     ticks = _ticks(jax.make_jaxpr(make_loss_and_gradients(program))(params, batch, constants).jaxpr)
@@ -175,7 +175,7 @@ def _work(program: Program, params: Tree, batch: Batch, constants: Tree, *, wide
         held = _held_by(loops[index], widens)
         if widens:
             held += _widened_slots(ticks, loops[index:])
-        work[name] = max(work.get(name, 0), held)
+        work[name] = held
     if program.layout.padded_vocab_size > program.layout.vocab_size:
         work["head"] += _logits(program, batch)  # XLA keeps them with the mask of padding and without it
     return work

@@ -247,6 +247,17 @@ def test_nothing_is_added_up_over_one_device(schedule: str) -> None:
     assert not [line for line in sums if "replica_groups={{0}," in line]
 
 
+@pytest.mark.parametrize("schedule", ["chimera", "dualpipe"])
+def test_the_ends_of_both_pipes_are_one_piece_of_program(schedule: str) -> None:
+    """Head and embedding are what takes longest to compile after the layers."""
+
+    def sums(schedule: str) -> int:
+        step = compiled("mlp", NUM_RANKS, schedule, False, 1)
+        return hlo.opcodes(hlo.parse(step.compiled.as_text()))["all-reduce"]
+
+    assert sums(schedule) == sums("1f1b")
+
+
 def test_with_a_layout_of_its_own_choice_xla_copies_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trap is there, and the test above sees it."""
     monkeypatch.setattr(device_dimension, "_in_order", lambda array: array)

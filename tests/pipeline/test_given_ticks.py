@@ -23,7 +23,7 @@ def test_given_rows_are_what_the_ticks_do() -> None:
     run = jax.jit(make_given_ticks(program)).lower(staged, batch, constants, columns).compile(QUICK)
 
     buffers = run(staged, batch, constants, columns)
-    np.testing.assert_allclose(buffers.ends[0].loss[0], step.loss * step.num_tokens, rtol=1e-6)
+    np.testing.assert_allclose(buffers.ends.loss[0, 0], step.loss * step.num_tokens, rtol=1e-6)
 
     nobody = columns.ranks._replace(kind=jnp.full_like(columns.ranks.kind, IDLE))
     nowhere = columns.ends._replace(

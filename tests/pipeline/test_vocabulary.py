@@ -50,7 +50,7 @@ def sharded_ends(num_shards: int) -> Callable[..., Ends]:
         loss_alone = cross_entropy_loss(head, hidden, labels, vocab_size=VOCAB_SIZE, axis=axis)
         looked_up = lookup(head, tokens, axis=axis)
         looked_up = looked_up if axis is None else jax.lax.psum(looked_up, axis)
-        d_table = add_rows(jnp.zeros_like(head), tokens, hidden, axis=axis)
+        d_table = add_rows(jnp.zeros_like(head)[None], tokens, hidden, pipe=0, axis=axis)[0]
         if axis is not None:  # equal on all ranks; the mean says so to shard_map
             loss, loss_alone = (jax.lax.pmean(value, axis) for value in (loss, loss_alone))
         return Ends(loss, loss_alone, d_hidden, d_head, looked_up, d_table)
