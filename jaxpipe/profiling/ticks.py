@@ -21,6 +21,7 @@ from jaxpipe.pipeline.remat import Remat
 from jaxpipe.pipeline.sharding import stage_shardings
 from jaxpipe.profiling.rows import What, rows_of, table_of
 from jaxpipe.schedules.placement import looped
+from jaxpipe.training.devices import compiler_options
 
 _FILL = 0.02
 """What slots hold until something is written there: numbers like any other."""
@@ -109,7 +110,8 @@ def make_stopwatch(
     def columns(what: What, count: int, ranks: int) -> Columns:
         return Columns(*rows_of(table, what, num_rows=num_rows, num_acting=count, num_ranks=ranks))
 
-    compiled = jax.jit(make_given_ticks(program)).lower(*arguments, columns("embed", 0, 1)).compile()
+    lowered = jax.jit(make_given_ticks(program)).lower(*arguments, columns("embed", 0, 1))
+    compiled = lowered.compile(compiler_options(program.mesh))
     lie = compiled.input_shardings[0][-1]
 
     def run(what: What, count: int, ranks: int) -> None:

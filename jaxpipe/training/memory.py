@@ -11,7 +11,7 @@ XLA for CPU multiplies no bf16: it keeps kernels as fp32, and makes fp32 of all 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -174,7 +174,7 @@ def _work(program: Program, params: Tree, batch: Batch, constants: Tree, *, wide
     for index, name in enumerate(names):
         held = _held_by(loops[index], widens)
         if widens:
-            held += _widened_slots(ticks, loops[index:])
+            held += _widened_slots(ticks, loops[index])
         work[name] = held
     if program.layout.padded_vocab_size > program.layout.vocab_size:
         work["head"] += _logits(program, batch)  # XLA keeps them with the mask of padding and without it
@@ -200,14 +200,12 @@ def _held_by(loop: JaxprEqn, widens: bool) -> int:
     return held_at_once(body, carried, lambda array: array.size * _itemsize(array.dtype, widens))
 
 
-def _widened_slots(ticks: JaxprEqn, loops: Sequence[JaxprEqn]) -> int:
-    """The fp32 copies of slots that these loops of a tick read, as far as they are written before them."""
-    given = set(ticks.params["jaxpr"].jaxpr.invars[: ticks.params["num_consts"]])
-    given.update(*(loop.outvars for loop in loops))
-    read: set[Any] = set()
-    for loop in loops:
-        first, num_read = loop.params["cond_nconsts"], loop.params["body_nconsts"]
-        read.update(atom for atom in loop.invars[first : first + num_read] if not isinstance(atom, Literal))
+def _widened_slots(ticks: JaxprEqn, loop: JaxprEqn) -> int:
+    """The fp32 copies of slots that this loop of a tick reads, as far as they are written before it."""
+    given = {*ticks.params["jaxpr"].jaxpr.invars[: ticks.params["num_consts"]], *loop.outvars}
+    first, num_read = loop.params["cond_nconsts"], loop.params["body_nconsts"]
+    atoms = loop.invars[first : first + num_read]
+    read: set[Any] = {atom for atom in atoms if not isinstance(atom, Literal)}
     slots = [atom.aval for atom in read - given]
     return sum(4 * slot.size for slot in slots if _itemsize(slot.dtype, True) > slot.dtype.itemsize)
 

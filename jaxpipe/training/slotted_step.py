@@ -14,6 +14,7 @@ from jaxtyping import Array
 from jaxpipe.pipeline import Batch, Program, Tree, make_empty_slots, make_loss_and_gradients_in_slots
 from jaxpipe.pipeline.buffers import Slots
 from jaxpipe.pipeline.executor import Timed
+from jaxpipe.training.devices import compiler_options
 from jaxpipe.training.grad_norm import make_global_norm
 from jaxpipe.training.optimizer import AdamW
 from jaxpipe.training.state import TrainState, state_shardings
@@ -65,7 +66,7 @@ def compile_slotted_step(
     """Of arguments of these shapes and shardings.
 
     timed: with marks (pipeline/tick_clock.py), whose stamps come beside the metrics.
-    options: XLA's, if not the usual ones.
+    options: XLA's, beside the usual ones (``devices.compiler_options``).
     """
     mesh, layout = program.mesh, program.layout
     loss_and_gradients = make_loss_and_gradients_in_slots(program, timed=timed)
@@ -90,6 +91,7 @@ def compile_slotted_step(
         jax.tree.map(lambda leaf: leaf.sharding, shapes),
     )
     jitted = jax.jit(train_step, donate_argnums=(0, 3), out_shardings=shardings, keep_unused=True)
-    compiled = jitted.lower(state, batch, constants, shapes).compile(dict(options) if options else None)
+    lowered = jitted.lower(state, batch, constants, shapes)
+    compiled = lowered.compile(compiler_options(mesh) | dict(options or {}))
     slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) // mesh.size
     return SlottedStep(compiled, make_slots, slot_bytes)

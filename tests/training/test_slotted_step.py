@@ -108,6 +108,18 @@ def test_slots_are_overwritten_where_they_lie(slotted: SlottedStep, task: Task) 
     assert slotted.compiled.memory_analysis().alias_size_in_bytes >= slotted.slot_bytes + state
 
 
+def test_less_is_alive_at_once_than_in_the_order_that_xla_chooses_by_itself(
+    slotted: SlottedStep, task: Task
+) -> None:
+    options = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_DEFAULT"}
+    state = task.new_state()
+    by_itself = compile_slotted_step(
+        task.program, SETTINGS, state, task.batches[0], constants=task.constants, options=options
+    )
+    temporaries = [step.compiled.memory_analysis().temp_size_in_bytes for step in (slotted, by_itself)]
+    assert temporaries[0] < temporaries[1]
+
+
 def test_a_step_that_fails_leaves_no_slots_that_are_gone() -> None:
     """They were donated, whatever came of it: the next call makes new ones."""
     made: list[Slots] = []
