@@ -14,7 +14,7 @@ Each step gives one JSON line on standard output; what does not apply is left ou
     fuse_backward, transfer_ticks, program
     num_ticks                         rows of the tick table
     held                              the most stage activations that a rank holds until their W
-    compile_seconds                   tracing, lowering and compiling, without a compilation cache
+    compile_seconds                   tracing, lowering and compiling, without a cache; the faster of two
     unpipelined_compile_seconds       the same of the un-pipelined step, and compile_ratio over it
     temp_bytes_per_device             beside parameters, optimizer state and batch
     step_seconds                      a whole step, optimizer included: median, with _min and _max
@@ -120,7 +120,7 @@ def steps(options: argparse.Namespace) -> Iterator[Row]:
                 if cases:
                     yield from time_cases(
                         cases,
-                        options.rounds or max(3, min(7, 32 // num_microbatches)),
+                        options.rounds or max(5, min(7, 64 // num_microbatches)),
                         peer=peer,
                         experiments=[Experiment(name, num_microbatches, remat) for name in names],
                     )
@@ -191,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of timed steps (default: 8 16)",
     )
     add("--remat", nargs="+", choices=remats, default=["full", "none"], help="default: full none")
-    add("--rounds", type=_positive, metavar="N", help="rounds that count (default: 4 for m=8, 3 for m=16)")
+    add("--rounds", type=_positive, metavar="N", help="rounds that count (default: 7 for m=8, 5 for m=16)")
     add(
         "--split",
         dest="fuse_backward",

@@ -12,6 +12,7 @@ from benchmarks.programs import (
     LossAndGradientsOf,
     compile_pipelined,
     compile_unpipelined,
+    fastest,
     pipelined_shapes,
     task_of,
 )
@@ -30,8 +31,10 @@ def compile_cases(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
         task = task_of(plan, config)
         alike = (case.num_microbatches, case.num_layers, case.remat)
         if alike not in plain:
-            plain[alike] = compile_unpipelined(plain_accumulation(plan, case.remat), task)
-        compiled = compile_pipelined(plan.program, plan.optimizer, pipelined_shapes(plan.program, task))
+            loss_and_gradients = plain_accumulation(plan, case.remat)
+            plain[alike] = fastest(partial(compile_unpipelined, loss_and_gradients, task))
+        shapes = pipelined_shapes(plan.program, task)
+        compiled = fastest(partial(compile_pipelined, plan.program, plan.optimizer, shapes))
         yield case_figures(case, plan) | size_figures(compiled, plain[alike])
 
 
