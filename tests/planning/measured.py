@@ -1,5 +1,7 @@
 """Costs measured on emulated devices of this machine, and steps to hold predictions against."""
 
+from collections.abc import Callable
+
 import jax
 from jax.sharding import AxisType, Mesh
 
@@ -11,8 +13,10 @@ from jaxpipe.profiling.request import sizes_of
 from jaxpipe.training.plan import make_plan, optimizer_of
 
 
-def measure_costs(config: Config, *, num_devices: int, num_rounds: int) -> MeasuredCosts:
-    """What ``jaxpipe profile`` measures of a layer, and of all layers."""
+def measure_costs(
+    config: Config, *, num_devices: int, num_rounds: int, between: Callable[[], object] = lambda: None
+) -> MeasuredCosts:
+    """What ``jaxpipe profile`` measures of a layer, and of all; ``between``: called after each round."""
     profile = measure(
         sizes_of(config),
         jax.devices()[:num_devices],
@@ -20,7 +24,7 @@ def measure_costs(config: Config, *, num_devices: int, num_rounds: int) -> Measu
         vocabulary_shards=config.mesh.pp * config.mesh.tp,
         optimizer=optimizer_of(config),
         num_rounds=num_rounds,
-        advance=lambda _: None,
+        advance=lambda _: between(),
     )
     return profile.costs
 
