@@ -23,6 +23,7 @@ from jaxpipe.pipeline import (
     Tree,
     to_stage_layout,
 )
+from jaxpipe.training.devices import compiler_options
 from jaxpipe.training.optimizer import AdamW, init_moments
 from jaxpipe.training.plan import Plan
 from jaxpipe.training.slotted_step import compile_slotted_step
@@ -196,7 +197,7 @@ def _compile_unpipelined(
 ) -> Compiled:
     step = jax.jit(make_train_step(loss_and_gradients, optimizer), donate_argnums=0)
     start = time.perf_counter()
-    compiled = step.lower(*arguments).compile()
+    compiled = step.lower(*arguments).compile(compiler_options(jax.default_backend()))
     return Compiled(compiled, time.perf_counter() - start, compiled)
 
 

@@ -63,7 +63,7 @@ def run_tick(
 ) -> Buffers:
     """The buffers after a tick; ``rank`` and ``both_ends`` are its row of the table, as scalars.
 
-    use: what the row may use; there is no code for anything else.
+    use: what the row may use. There is no code for other kinds, hops and ends; an end's serves all pipes.
     """
     buffers, rank = mark(_meet_ends(program, ends, buffers, both_ends, use), rank)
     buffers, rank = mark(_act(program, loops, buffers, rank, use), rank)

@@ -35,7 +35,7 @@ def padded_vocabulary(vocab_size: int, num_shards: int) -> int:
 
 def lookup(table: Float[Array, "n d"], tokens: Int32[Array, " t"], *, axis: Axis) -> Float[Array, "t d"]:
     """The embeddings of ``tokens`` whose rows this shard holds, of others 0; to be added up over ``axis``."""
-    rows = tokens - _first_row(table, axis)
+    rows = tokens - _first_row(table.shape[0], axis)
     mine = (rows >= 0) & (rows < table.shape[0])
     return jnp.where(mine[:, None], table[jnp.clip(rows, 0, table.shape[0] - 1)], 0)
 
@@ -50,7 +50,7 @@ def add_rows(
 ) -> Float[Array, "p n d"]:
     """``tables`` with the value of each token added to its row of a pipe's, if this shard holds it."""
     num_rows = tables.shape[1]
-    rows = tokens - _first_row(tables[0], axis)
+    rows = tokens - _first_row(num_rows, axis)
     rows = jnp.where(rows < 0, num_rows, rows)  # a negative row would count from the end
     return tables.at[pipe, rows].add(values.astype(tables.dtype), mode="drop")
 
@@ -95,22 +95,22 @@ def _loss(
 ) -> tuple[Float[Array, ""], Float[Array, "t n"], Float[Array, " t"], Array]:
     """The summed loss, this shard's logits, each token's log normaliser, and which logit is its label's."""
     valid = labels >= 0
-    rows = jnp.where(valid, labels, 0) - _first_row(head, axis)
+    rows = jnp.where(valid, labels, 0) - _first_row(head.shape[0], axis)
     is_label = rows[:, None] == jnp.arange(head.shape[0])[None]
     logits = _logits(head, hidden, vocab_size, axis)
     log_normaliser, label_logit = _normalise(logits, rows, axis)
     return jnp.sum(jnp.where(valid, log_normaliser - label_logit, 0.0)), logits, log_normaliser, is_label
 
 
-def _first_row(table: Array, axis: Axis) -> Int32[Array, ""] | int:
-    return 0 if axis is None else jax.lax.axis_index(axis) * table.shape[0]
+def _first_row(num_rows: int, axis: Axis) -> Int32[Array, ""] | int:
+    return 0 if axis is None else jax.lax.axis_index(axis) * num_rows
 
 
 def _logits(head: Array, hidden: Array, vocab_size: int, axis: Axis) -> Float[Array, "t n"]:
     logits = jnp.einsum("td,nd->tn", hidden, head, preferred_element_type=jnp.float32)
     if head.shape[0] * (1 if axis is None else jax.lax.axis_size(axis)) == vocab_size:
         return logits  # no padding: XLA would keep them with the mask and without it
-    exists = _first_row(head, axis) + jnp.arange(head.shape[0]) < vocab_size
+    exists = _first_row(head.shape[0], axis) + jnp.arange(head.shape[0]) < vocab_size
     return jnp.where(exists[None], logits, _NO_LOGIT)
 
 

@@ -111,7 +111,7 @@ def make_stopwatch(
         return Columns(*rows_of(table, what, num_rows=num_rows, num_acting=count, num_ranks=ranks))
 
     lowered = jax.jit(make_given_ticks(program)).lower(*arguments, columns("embed", 0, 1))
-    compiled = lowered.compile(compiler_options(program.mesh))
+    compiled = lowered.compile(compiler_options(mesh.devices.flat[0].platform))
     lie = compiled.input_shardings[0][-1]
 
     def run(what: What, count: int, ranks: int) -> None:

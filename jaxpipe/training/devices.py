@@ -69,14 +69,14 @@ def _work_as_batch() -> None:
                     os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
 
 
-def compiler_options(mesh: Mesh) -> dict[str, Any]:
-    """What XLA is told for a step on these devices, unless ``XLA_FLAGS`` says something else.
+def compiler_options(platform: str) -> dict[str, Any]:
+    """What XLA is told for a step on such devices, unless ``XLA_FLAGS`` says something else.
 
     On CPU it puts operations in an order in which less is alive at once: steps hold less, and more of what
     they read is still in a cache (docs/performance.md).
     """
     is_told = _SCHEDULER in os.environ.get("XLA_FLAGS", "")
-    if is_told or mesh.devices.flat[0].platform != "cpu":
+    if is_told or platform != "cpu":
         return {}
     return {_SCHEDULER: "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 

@@ -202,7 +202,7 @@ def _held_by(loop: JaxprEqn, widens: bool) -> int:
 
 def _widened_slots(ticks: JaxprEqn, loop: JaxprEqn) -> int:
     """The fp32 copies of slots that this loop of a tick reads, as far as they are written before it."""
-    given = {*ticks.params["jaxpr"].jaxpr.invars[: ticks.params["num_consts"]], *loop.outvars}
+    given = set(ticks.params["jaxpr"].jaxpr.invars[: ticks.params["num_consts"]])
     first, num_read = loop.params["cond_nconsts"], loop.params["body_nconsts"]
     atoms = loop.invars[first : first + num_read]
     read: set[Any] = {atom for atom in atoms if not isinstance(atom, Literal)}

@@ -92,6 +92,7 @@ def compile_slotted_step(
     )
     jitted = jax.jit(train_step, donate_argnums=(0, 3), out_shardings=shardings, keep_unused=True)
     lowered = jitted.lower(state, batch, constants, shapes)
-    compiled = lowered.compile(compiler_options(mesh) | dict(options or {}))
+    platform = mesh.devices.flat[0].platform
+    compiled = lowered.compile(compiler_options(platform) | dict(options or {}))
     slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) // mesh.size
     return SlottedStep(compiled, make_slots, slot_bytes)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int32
 
 from jaxpipe.pipeline.contract import Batch, LossAndGradients, Tree
 from jaxpipe.pipeline.sharding import Sharding
+from jaxpipe.training.devices import compiler_options
 from jaxpipe.training.global_arrays import to_devices
 from jaxpipe.training.grad_norm import GradientNorm, norm_as_it_lies
 from jaxpipe.training.optimizer import AdamW, apply_gradients
@@ -96,12 +97,13 @@ def compile_step(
 ) -> jax.stages.Compiled:
     """The compiled step; it takes over the memory of the state that it is given.
 
-    options: XLA's, if not the usual ones.
+    options: XLA's, beside the usual ones (``devices.compiler_options``).
     """
     everywhere = NamedSharding(mesh, PartitionSpec())
     shardings = state_shardings(state, mesh, sharding)
     jitted = jax.jit(train_step, donate_argnums=0, out_shardings=(shardings, everywhere))
-    return jitted.lower(state, batch, constants).compile(dict(options) if options else None)
+    usual = compiler_options(mesh.devices.flat[0].platform)
+    return jitted.lower(state, batch, constants).compile(usual | dict(options or {}))
 
 
 def to_microbatches(

@@ -16,7 +16,7 @@ from jaxpipe.training.plan import make_plan, optimizer_of
 def measure_costs(
     config: Config, *, num_devices: int, num_rounds: int, between: Callable[[], object] = lambda: None
 ) -> MeasuredCosts:
-    """What ``jaxpipe profile`` measures of a layer, and of all; ``between``: called after each round."""
+    """What ``jaxpipe profile`` measures of a layer, and of all; ``between`` goes between its parts."""
     profile = measure(
         sizes_of(config),
         jax.devices()[:num_devices],

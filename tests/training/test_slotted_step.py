@@ -25,6 +25,7 @@ CONFIG = LlamaConfig(
     vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=5, num_attention_heads=2
 )
 SEQUENCE, NUM_MICROBATCHES = 8, 4
+ORDER_OF_XLA = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_DEFAULT"}
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ def test_steps_have_the_bits_of_steps_that_allocate(task: Task, slotted: Slotted
         constants=task.constants,
         mesh=program.mesh,
         sharding=program.layout.sharding,
+        options=ORDER_OF_XLA,
     )
     ours, theirs = task.new_state(), task.new_state()
     for number, batch in enumerate(task.batches):
@@ -111,10 +113,9 @@ def test_slots_are_overwritten_where_they_lie(slotted: SlottedStep, task: Task) 
 def test_less_is_alive_at_once_than_in_the_order_that_xla_chooses_by_itself(
     slotted: SlottedStep, task: Task
 ) -> None:
-    options = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_DEFAULT"}
     state = task.new_state()
     by_itself = compile_slotted_step(
-        task.program, SETTINGS, state, task.batches[0], constants=task.constants, options=options
+        task.program, SETTINGS, state, task.batches[0], constants=task.constants, options=ORDER_OF_XLA
     )
     temporaries = [step.compiled.memory_analysis().temp_size_in_bytes for step in (slotted, by_itself)]
     assert temporaries[0] < temporaries[1]
