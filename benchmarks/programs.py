@@ -131,13 +131,23 @@ def task_of(plan: Plan, config: Config) -> Task:
 
 def pipelined_step(program: Program, task: Task) -> ReadyStep:
     """The step as a run does it."""
+    return ready_pipelined(program, task, compiled_pipelined(program, task))
+
+
+def compiled_pipelined(program: Program, task: Task) -> Compiled:
+    """The same, for which nothing is allocated yet."""
+    return fastest(lambda: compile_pipelined(program, task.optimizer, pipelined_shapes(program, task)))
+
+
+def ready_pipelined(program: Program, task: Task, compiled: Compiled) -> ReadyStep:
+    """With what it works on."""
     mesh, text = program.mesh, task.text.reshape(-1, task.text.shape[-1])
     arguments = Arguments(
         init_state(task.init_params, task.optimizer, layout=program.layout, mesh=mesh),
         to_microbatches(text[:, :-1], text[:, 1:], num_microbatches=len(task.text), mesh=mesh),
         jax.device_put(task.make_constants(), NamedSharding(mesh, PartitionSpec())),
     )
-    return _ready(fastest(lambda: compile_pipelined(program, task.optimizer, arguments)), arguments)
+    return _ready(compiled, arguments)
 
 
 def pipelined_shapes(program: Program, task: Task) -> Arguments:
@@ -159,7 +169,12 @@ def pipelined_shapes(program: Program, task: Task) -> Arguments:
         batch_shapes(
             num_microbatches * batch, length - 1, num_microbatches=num_microbatches, mesh=program.mesh
         ),
-        jax.eval_shape(task.make_constants),
+        jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=NamedSharding(program.mesh, PartitionSpec())
+            ),
+            jax.eval_shape(task.make_constants),
+        ),
     )
 
 
@@ -175,15 +190,18 @@ def compile_pipelined(
 
 def unpipelined_step(loss_and_gradients: LossAndGradientsOf, task: Task) -> ReadyStep:
     """The step of a plain function of canonical parameters, on one device."""
-    arguments = jax.jit(lambda: _unpipelined_arguments(task))()
-    compiled = fastest(lambda: _compile_unpipelined(loss_and_gradients, task.optimizer, arguments))
-    return _ready(compiled, arguments)
+    return ready_unpipelined(task, compiled_unpipelined(loss_and_gradients, task))
 
 
-def compile_unpipelined(loss_and_gradients: LossAndGradientsOf, task: Task) -> Compiled:
-    """The same, not to be run."""
+def compiled_unpipelined(loss_and_gradients: LossAndGradientsOf, task: Task) -> Compiled:
+    """The same, for which nothing is allocated yet."""
     shapes = jax.eval_shape(lambda: _unpipelined_arguments(task))
-    return _compile_unpipelined(loss_and_gradients, task.optimizer, shapes)
+    return fastest(lambda: _compile_unpipelined(loss_and_gradients, task.optimizer, shapes))
+
+
+def ready_unpipelined(task: Task, compiled: Compiled) -> ReadyStep:
+    """With what it works on."""
+    return _ready(compiled, jax.jit(lambda: _unpipelined_arguments(task))())
 
 
 def _unpipelined_arguments(task: Task) -> Arguments:

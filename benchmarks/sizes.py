@@ -10,10 +10,8 @@ from benchmarks.cases import Case, Remat, config_of, make_case
 from benchmarks.programs import (
     Compiled,
     LossAndGradientsOf,
-    compile_pipelined,
-    compile_unpipelined,
-    fastest,
-    pipelined_shapes,
+    compiled_pipelined,
+    compiled_unpipelined,
     task_of,
 )
 from jaxpipe.schedules import Kind, peak_held
@@ -31,10 +29,8 @@ def compile_cases(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
         task = task_of(plan, config)
         alike = (case.num_microbatches, case.num_layers, case.remat)
         if alike not in plain:
-            loss_and_gradients = plain_accumulation(plan, case.remat)
-            plain[alike] = fastest(partial(compile_unpipelined, loss_and_gradients, task))
-        shapes = pipelined_shapes(plan.program, task)
-        compiled = fastest(partial(compile_pipelined, plan.program, plan.optimizer, shapes))
+            plain[alike] = compiled_unpipelined(plain_accumulation(plan, case.remat), task)
+        compiled = compiled_pipelined(plan.program, task)
         yield case_figures(case, plan) | size_figures(compiled, plain[alike])
 
 

@@ -8,7 +8,14 @@ from rich.console import Console
 
 from benchmarks.cases import Case, config_of
 from benchmarks.plain import accumulation
-from benchmarks.programs import pipelined_step, task_of, unpipelined_step
+from benchmarks.programs import (
+    compiled_pipelined,
+    compiled_unpipelined,
+    ready_pipelined,
+    ready_unpipelined,
+    task_of,
+    unpipelined_step,
+)
 from benchmarks.sizes import case_figures, mesh_of, plain_accumulation, size_figures
 from benchmarks.timing import ratios, spread, time_in_turn
 from benchmarks.torch_peer import SCHEDULES, Experiment, Peer
@@ -43,8 +50,13 @@ def time_cases(
     runs: dict[str, Callable[[], object]] = {}
     what = f"p={cases[0].num_ranks}, m={cases[0].num_microbatches}, remat {remat}"
     with PROGRESS.status(f"{what}: compiling {len(cases) + 1} steps") as status:
-        plain = unpipelined_step(plain_accumulation(plans[0], remat), task)
-        ours = [pipelined_step(plan.program, task) for plan in plans]
+        # all before anything is allocated: beside gigabytes of states a compilation takes longer
+        compiled = compiled_unpipelined(plain_accumulation(plans[0], remat), task)
+        ours_compiled = [compiled_pipelined(plan.program, task) for plan in plans]
+        plain = ready_unpipelined(task, compiled)
+        ours = [
+            ready_pipelined(plan.program, task, each) for plan, each in zip(plans, ours_compiled, strict=True)
+        ]
         runs[UNPIPELINED] = plain.run
         if cases[0].num_ranks == 1:
             fastest = accumulation(plans[0].program.contract, recompute=remat != "none")
