@@ -131,11 +131,12 @@ def task_of(plan: Plan, config: Config) -> Task:
 
 def pipelined_step(program: Program, task: Task) -> ReadyStep:
     """The step as a run does it."""
-    return ready_pipelined(program, task, compiled_pipelined(program, task))
+    compiled = compile_pipelined(program, task.optimizer, pipelined_shapes(program, task))
+    return ready_pipelined(program, task, compiled)
 
 
 def compiled_pipelined(program: Program, task: Task) -> Compiled:
-    """The same, for which nothing is allocated yet."""
+    """The same with its time to compile, for which nothing is allocated yet."""
     return fastest(lambda: compile_pipelined(program, task.optimizer, pipelined_shapes(program, task)))
 
 
@@ -190,13 +191,12 @@ def compile_pipelined(
 
 def unpipelined_step(loss_and_gradients: LossAndGradientsOf, task: Task) -> ReadyStep:
     """The step of a plain function of canonical parameters, on one device."""
-    return ready_unpipelined(task, compiled_unpipelined(loss_and_gradients, task))
+    return ready_unpipelined(task, _compile_unpipelined(loss_and_gradients, task))
 
 
 def compiled_unpipelined(loss_and_gradients: LossAndGradientsOf, task: Task) -> Compiled:
-    """The same, for which nothing is allocated yet."""
-    shapes = jax.eval_shape(lambda: _unpipelined_arguments(task))
-    return fastest(lambda: _compile_unpipelined(loss_and_gradients, task.optimizer, shapes))
+    """The same with its time to compile, for which nothing is allocated yet."""
+    return fastest(lambda: _compile_unpipelined(loss_and_gradients, task))
 
 
 def ready_unpipelined(task: Task, compiled: Compiled) -> ReadyStep:
@@ -210,10 +210,9 @@ def _unpipelined_arguments(task: Task) -> Arguments:
     return Arguments(TrainState(params, init_moments(task.optimizer, params)), batch, task.make_constants())
 
 
-def _compile_unpipelined(
-    loss_and_gradients: LossAndGradientsOf, optimizer: AdamW, arguments: Arguments
-) -> Compiled:
-    step = jax.jit(make_train_step(loss_and_gradients, optimizer), donate_argnums=0)
+def _compile_unpipelined(loss_and_gradients: LossAndGradientsOf, task: Task) -> Compiled:
+    arguments = jax.eval_shape(lambda: _unpipelined_arguments(task))
+    step = jax.jit(make_train_step(loss_and_gradients, task.optimizer), donate_argnums=0)
     start = time.perf_counter()
     compiled = step.lower(*arguments).compile(compiler_options(jax.default_backend()))
     return Compiled(compiled, time.perf_counter() - start, compiled)
