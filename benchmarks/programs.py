@@ -99,13 +99,16 @@ class ReadyStep(NamedTuple):
     compiled: Compiled
 
 
-def fastest(compile_step: Callable[[], Compiled]) -> Compiled:
-    """A step with the seconds of its fastest compilation."""
-    tries = []
+def fastest_in_turn(*compilers: Callable[[], Compiled]) -> list[Compiled]:
+    """Each step with the seconds of its fastest compilation; they take turns, so that quotients hold."""
+    rounds: list[list[Compiled]] = []
     for _ in range(COMPILATIONS):
-        gc.collect()  # what is left of other programs would be found in the middle of this one
-        tries.append(compile_step())
-    return tries[-1]._replace(seconds=min(each.seconds for each in tries))
+        rounds.append([])
+        for compile_step in compilers:
+            gc.collect()  # what is left of other programs would be found in the middle of this one
+            rounds[-1].append(compile_step())
+    tries = zip(*rounds, strict=True)
+    return [tried[-1]._replace(seconds=min(each.seconds for each in tried)) for tried in tries]
 
 
 LossAndGradientsOf = Callable[[Tree, Batch, Tree], LossAndGradients]
@@ -135,9 +138,15 @@ def pipelined_step(program: Program, task: Task) -> ReadyStep:
     return ready_pipelined(program, task, compiled)
 
 
-def compiled_pipelined(program: Program, task: Task) -> Compiled:
-    """The same with its time to compile, for which nothing is allocated yet."""
-    return fastest(lambda: compile_pipelined(program, task.optimizer, pipelined_shapes(program, task)))
+def compile_both(
+    program: Program, loss_and_gradients: LossAndGradientsOf, task: Task
+) -> tuple[Compiled, Compiled]:
+    """The pipelined step and the plain one, with their times to compile; nothing is allocated yet."""
+    ours, plain = fastest_in_turn(
+        lambda: compile_pipelined(program, task.optimizer, pipelined_shapes(program, task)),
+        lambda: compile_unpipelined(loss_and_gradients, task),
+    )
+    return ours, plain
 
 
 def ready_pipelined(program: Program, task: Task, compiled: Compiled) -> ReadyStep:
@@ -191,12 +200,7 @@ def compile_pipelined(
 
 def unpipelined_step(loss_and_gradients: LossAndGradientsOf, task: Task) -> ReadyStep:
     """The step of a plain function of canonical parameters, on one device."""
-    return ready_unpipelined(task, _compile_unpipelined(loss_and_gradients, task))
-
-
-def compiled_unpipelined(loss_and_gradients: LossAndGradientsOf, task: Task) -> Compiled:
-    """The same with its time to compile, for which nothing is allocated yet."""
-    return fastest(lambda: _compile_unpipelined(loss_and_gradients, task))
+    return ready_unpipelined(task, compile_unpipelined(loss_and_gradients, task))
 
 
 def ready_unpipelined(task: Task, compiled: Compiled) -> ReadyStep:
@@ -210,7 +214,8 @@ def _unpipelined_arguments(task: Task) -> Arguments:
     return Arguments(TrainState(params, init_moments(task.optimizer, params)), batch, task.make_constants())
 
 
-def _compile_unpipelined(loss_and_gradients: LossAndGradientsOf, task: Task) -> Compiled:
+def compile_unpipelined(loss_and_gradients: LossAndGradientsOf, task: Task) -> Compiled:
+    """The step of a plain function of canonical parameters."""
     arguments = jax.eval_shape(lambda: _unpipelined_arguments(task))
     step = jax.jit(make_train_step(loss_and_gradients, task.optimizer), donate_argnums=0)
     start = time.perf_counter()

@@ -10,8 +10,7 @@ from benchmarks.cases import Case, Remat, config_of, make_case
 from benchmarks.programs import (
     Compiled,
     LossAndGradientsOf,
-    compiled_pipelined,
-    compiled_unpipelined,
+    compile_both,
     task_of,
 )
 from jaxpipe.schedules import Kind, peak_held
@@ -22,16 +21,13 @@ from jaxpipe.training.reference import reference_loss_and_gradients
 
 def compile_cases(cases: Iterable[Case]) -> Iterator[dict[str, Any]]:
     """A row for each, as it comes."""
-    plain: dict[tuple, Compiled] = {}
     for case in cases:
         config = config_of(case)
         plan = make_plan(config, mesh_of(case))
-        task = task_of(plan, config)
-        alike = (case.num_microbatches, case.num_layers, case.remat)
-        if alike not in plain:
-            plain[alike] = compiled_unpipelined(plain_accumulation(plan, case.remat), task)
-        compiled = compiled_pipelined(plan.program, task)
-        yield case_figures(case, plan) | size_figures(compiled, plain[alike])
+        plain = plain_accumulation(plan, case.remat)
+        yield case_figures(case, plan) | size_figures(
+            *compile_both(plan.program, plain, task_of(plan, config))
+        )
 
 
 def warm_up() -> None:

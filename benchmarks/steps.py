@@ -9,8 +9,7 @@ from rich.console import Console
 from benchmarks.cases import Case, config_of
 from benchmarks.plain import accumulation
 from benchmarks.programs import (
-    compiled_pipelined,
-    compiled_unpipelined,
+    compile_both,
     ready_pipelined,
     ready_unpipelined,
     task_of,
@@ -47,17 +46,18 @@ def time_cases(
     configs = [config_of(case) for case in cases]
     plans = [make_plan(config, mesh_of(case)) for case, config in zip(cases, configs, strict=True)]
     task, remat = task_of(plans[0], configs[0]), cases[0].remat
+    accumulate = plain_accumulation(plans[0], remat)
     runs: dict[str, Callable[[], object]] = {}
     what = f"p={cases[0].num_ranks}, m={cases[0].num_microbatches}, remat {remat}"
-    with PROGRESS.status(f"{what}: compiling {len(cases) + 1} steps") as status:
+    with PROGRESS.status(
+        f"{what}: compiling {len(cases)} steps, each in turn with the un-pipelined one"
+    ) as status:
         # all before anything is allocated: beside gigabytes of states a compilation takes longer
-        compiled = compiled_unpipelined(plain_accumulation(plans[0], remat), task)
-        ours_compiled = [compiled_pipelined(plan.program, task) for plan in plans]
-        plain = ready_unpipelined(task, compiled)
+        compiled = [compile_both(plan.program, accumulate, task) for plan in plans]
         ours = [
-            ready_pipelined(plan.program, task, each) for plan, each in zip(plans, ours_compiled, strict=True)
+            ready_pipelined(plan.program, task, each) for plan, (each, _) in zip(plans, compiled, strict=True)
         ]
-        runs[UNPIPELINED] = plain.run
+        runs[UNPIPELINED] = ready_unpipelined(task, compiled[0][1]).run
         if cases[0].num_ranks == 1:
             fastest = accumulation(plans[0].program.contract, recompute=remat != "none")
             runs[PLAIN] = unpipelined_step(fastest, task).run
@@ -67,9 +67,8 @@ def time_cases(
         status.update(f"{what}: {num_rounds} rounds of {len(runs)} steps")
         seconds = time_in_turn(runs, num_rounds)
     tokens = task.text[..., 1:].size
-    for case, plan, step in zip(cases, plans, ours, strict=True):
-        sizes = size_figures(step.compiled, plain.compiled)
-        yield case_figures(case, plan) | sizes | time_figures(case.label, seconds, tokens)
+    for case, plan, both in zip(cases, plans, compiled, strict=True):
+        yield case_figures(case, plan) | size_figures(*both) | time_figures(case.label, seconds, tokens)
     for each in experiments if peer else ():
         facts = {"schedule": each.label, "microbatches": each.microbatches, "remat": each.remat}
         yield facts | time_figures(each.label, seconds, tokens)
