@@ -53,7 +53,7 @@ its rank waits:
 Each R stands right before its B, where the wait for the gradient hides it, or before an earlier action that
 its rank waits for; all others keep their order. A rank has at most one microbatch of a stage between R and
 B: of what F leaves without remat there is that one, whatever the schedule holds, beside the inputs of layers
-that full remat holds anyway. Inputs of linear layers stay until W. Gradients are those of all other ways to
+that full remat holds anyway. What attention gives stays until W. Gradients are those of all other ways to
 run, and among schedules with R and one pipe the same to the bit.
 
 Makespans of {ranks} ranks and {microbatches} microbatches, F, B, W and R of a rank's layers 1 each: with

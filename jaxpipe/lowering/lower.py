@@ -4,7 +4,7 @@
 
 Four buffers on each rank. The inbox holds what an action will read: activations for F, gradients
 for B. Residuals live from F to B, what B leaves for the weight gradient from B to W (BW needs none of
-these), and what F leaves for it, the inputs of linear layers, from F to W or BW. With R a fifth holds the
+these), and what F leaves for it, inputs of linear layers, from F to W or BW. With R a fifth holds the
 inputs of layers from F to R, and residuals and inputs of linear layers live since R, not F.
 """
 

@@ -12,8 +12,9 @@ What F leaves for B is the pytree that ``jax.vjp`` returns, flattened, without t
 anyway: parameters, constants and the dummies go in as tracers and come back as the same tracers, so
 identity finds them, and no weight is ever stored. ``jax.checkpoint`` chooses what the rest is (remat.py).
 
-W reads x where it lies. With ``none`` F leaves it (``linear_inputs``), and it has no dummy: B neither keeps
-nor passes on a second copy. Else B does x again, and hands it on with the dys.
+W reads x where it lies. With ``none`` F leaves an x that costs a product or the like (``linear_inputs``), and
+that has no dummy: B neither keeps nor passes on a second copy. Any other x, as a norm's output, B makes again
+from what it keeps, and hands on with the dys.
 
 This is the one file that leans on how JAX builds its VJP; `make test-oldest` runs its tests on the oldest
 release that we state, and the Makefile says how to run them on the newest.
@@ -32,7 +33,7 @@ from jaxtyping import Array, Float
 from jaxpipe.pipeline.contract import Tree
 from jaxpipe.pipeline.manual_axes import zeros_like_struct
 from jaxpipe.pipeline.products import Shared, multiply, multiply_back, multiply_weights
-from jaxpipe.pipeline.remat import DENSE_OUTPUT, POLICIES, Remat
+from jaxpipe.pipeline.remat import DENSE_OUTPUT, POLICIES, Remat, is_made_again
 
 
 def dense(
@@ -200,9 +201,9 @@ def split_layer(
     shared: how the devices of a rank share each group of kernels.
     """
     alone = shared_kernels(params["kernels"], shared or dict.fromkeys(params["kernels"]))
-    shapes, owners = _probe(layer, params | {"kernels": alone}, x, context)
-    owned = [group for group, owner in owners.items() if owner == group]
-    by_forward, by_backward = (owned, []) if remat == "none" else ([], owned)
+    shapes, owners, made_again = _probe(layer, params | {"kernels": alone}, x, context)
+    by_forward = set(owners.values()) - made_again if remat == "none" else set()
+    by_backward = set(owners.values()) - by_forward
     weight_inputs = {
         group: WeightInputs(x if group in by_backward else None, ys) for group, (x, ys) in shapes.items()
     }
@@ -214,7 +215,7 @@ def split_layer(
             group: Tapped(params["kernels"][group], dummies[group], alone[group].shared) for group in dummies
         }
         y, calls = _recorded(layer, tapped, params["small"], x, context)
-        return y, {group: calls[group].x for group in by_forward}
+        return y, {group: calls[group].x for group in sorted(by_forward)}
 
     function = jax.checkpoint(tapped_layer, policy=POLICIES[remat])
     found: dict[str, Any] = {}
@@ -319,14 +320,16 @@ def _recorded(
 
 def _probe(
     layer: Callable[..., Array], params: Tree, x: Array, context: tuple
-) -> tuple[dict[str, _Call], dict[str, str]]:
-    """Shapes of x and ys of each group of kernels, and which group's x is its x: the first of those alike."""
+) -> tuple[dict[str, _Call], dict[str, str], set[str]]:
+    """Shapes of x and ys of each group of kernels; which group's x is its x, the first of those alike; and
+    of these first ones those whose x can be made again."""
     owners: dict[str, str] = {}
 
-    def run(params: Tree, x: Array, context: tuple) -> dict[str, _Call]:
+    def run(params: Tree, x: Array, context: tuple) -> tuple[dict[str, Array], dict[str, _Call]]:
         _, calls = _recorded(layer, params["kernels"], params["small"], x, context)
         first = {id(call.x): group for group, call in reversed(calls.items())}
         owners.update({group: first[id(call.x)] for group, call in calls.items()})
-        return calls
+        return {group: calls[group].x for group in sorted(first.values())}, calls
 
-    return jax.eval_shape(run, params, x, context), owners
+    closed, (xs, shapes) = jax.make_jaxpr(run, return_shape=True)(params, x, context)
+    return shapes, owners, {group for index, group in enumerate(xs) if is_made_again(closed, index)}

@@ -92,7 +92,8 @@ def _per_token(task: Task, layout: Layout) -> _PerToken:
     size, tp, shares = task.itemsize, layout.tp, layout.shares
     stream = size * hidden / shares
     products = size * (queries + 2 * keys + 2 * inner) / tp + stream
-    given = size * (queries + inner) / tp + 2 * stream  # inputs of the four groups of kernels
+    attended = size * queries / tp
+    given = attended + size * inner / tp + 2 * stream  # inputs of the four groups of kernels
     gradients = size * (queries + 2 * keys + 2 * inner) / tp + 2 * stream
     heads = task.model.num_attention_heads / tp
     scores = 4 * heads * task.sequence_length if task.writes_scores else 0.0
@@ -100,12 +101,13 @@ def _per_token(task: Task, layout: Layout) -> _PerToken:
     kept = {
         "full": stream,
         "selective": stream + products,
-        "none": stream + products + size * inner / tp + attention + 16,
+        "none": stream + products + attention + 16,
     }[layout.remat]
     whole = 4 * hidden + (2 * size * hidden if shares > 1 else 0)  # a sum in fp32; what is gathered over tp
     work = products + gradients + 2 * size * inner / tp + whole
     if layout.remat == "none":
-        return _PerToken(kept, given, gradients, work + scores / 2)
+        left_by_f = attended if task.writes_scores else 0.0  # flash attention keeps it for B
+        return _PerToken(kept, left_by_f, gradients + given - left_by_f, work + scores / 2)
     return _PerToken(kept, 0.0, gradients + given, work + given + 1.5 * scores)
 
 
