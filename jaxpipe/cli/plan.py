@@ -180,6 +180,9 @@ def _counted(request: Request, proposal: Proposal) -> Shown:
         "messages": memory.messages,
         "work of a tick": max(memory.work.values()),
     }
+    if memory.after_ticks > memory.ticks:
+        del parts["weights in compute dtype"], parts["work of a tick"]
+        parts["sums after the ticks"] = memory.reduction
     return Shown(proposal, parts, memory.total)
 
 

@@ -61,16 +61,27 @@ def estimated_bytes(task: Task, layout: Layout, slots: Slots) -> Bytes:
     stash = slots.residuals * each.residuals + slots.weights * each.weights
     stash += slots.inputs * each.inputs
     message = tokens * hidden * task.itemsize / layout.shares
+    weights = _weights(task, layout, kernels=kernels, small=small, vocabulary=vocabulary, pipes=num_pipes)
+    of_layers, of_ends = 4 * (kernels / summed + small), 4 * (2 * vocabulary / summed + hidden)
+    work = _work(task, layout, each.work * tokens, vocabulary=vocabulary)
     return Bytes(
         state=12 * ((kernels + num_vocabularies(model) * vocabulary) / shards + small + hidden),
         arguments=8 * task.sequence_length * task.global_batch / layout.dp
         + 4 * task.sequence_length * model.head_size,
-        weights=_weights(task, layout, kernels=kernels, small=small, vocabulary=vocabulary, pipes=num_pipes),
-        accumulators=4 * num_pipes * (kernels / summed + small + 2 * vocabulary / summed + hidden),
+        weights=weights,
+        accumulators=num_pipes * (of_layers + of_ends),
         stash=stash * tokens * longest,
         messages=(slots.inbox + 1 + layout.transfer_ticks) * message,
-        work=_work(task, layout, each.work * tokens, vocabulary=vocabulary),
+        work=max(work, _sums(layout, of_layers, of_ends) - weights),
     )
+
+
+def _sums(layout: Layout, of_layers: float, of_ends: float) -> float:
+    """What gradients are added up in after the ticks, when the weights in the compute dtype are gone."""
+    coming_home = of_layers if layout.schedule in TWO_PIPES else 0.0
+    if layout.dp == 1 or layout.zero > 1:
+        return coming_home
+    return max(coming_home, (of_layers + of_ends) / (layout.dp if layout.zero == 1 else 1))
 
 
 def _weights(

@@ -5,7 +5,8 @@
     for a tick   what one action, or one end of the pipe, works with: of these only one runs at a time
 
 Together that is what the compiler asks for, within a few percent (tests/training/test_memory.py). After the
-ticks there are only the accumulators and what their reduction works with; where that is more, it counts.
+ticks there are the accumulators, the slots, which stay for the next step, and what gradients are added up in
+over ``dp``; where that is more, it counts.
 
 XLA for CPU multiplies no bf16: it keeps kernels as fp32, and makes fp32 of all slots that an action reads.
 """
@@ -83,8 +84,13 @@ class StepMemory(NamedTuple):
         return for_a_step + max(self.work.values())
 
     @property
+    def after_ticks(self) -> int:
+        """The same when the ticks are over and their gradients are added up."""
+        return self.accumulators + self.stash + self.messages + self.reduction
+
+    @property
     def total(self) -> int:
-        return self.lasting + max(self.ticks, self.accumulators + self.reduction)
+        return self.lasting + max(self.ticks, self.after_ticks)
 
 
 def step_memory(

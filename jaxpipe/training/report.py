@@ -88,6 +88,7 @@ def memory_facts(plan: Plan, batch: Batch) -> list[Fact]:
         ("work of a tick", f"{format_bytes(max(memory.work.values()))}, the largest of {work}"),
         ("logits", f"{format_bytes(memory.logits)}, part of the head's work"),
         *_padding_facts(memory),
+        *_after_ticks(memory),
         ("together", f"{format_bytes(memory.total)} per device"),
     ]
     here = _step_memory(plan, batch).total
@@ -96,6 +97,16 @@ def memory_facts(plan: Plan, batch: Batch) -> list[Fact]:
             ("as compiled here", f"{format_bytes(here)}: XLA for CPU makes fp32 of bf16 (docs/memory.md)")
         )
     return facts
+
+
+def _after_ticks(memory: StepMemory) -> list[Fact]:
+    """What the sums of gradients need, where it counts and not what is there while the ticks run."""
+    if memory.after_ticks <= memory.ticks:
+        return []
+    reduction = format_bytes(memory.reduction)
+    return [
+        ("sums after the ticks", f"{reduction}, when weights in compute dtype and work of a tick are gone")
+    ]
 
 
 def padding_facts(plan: Plan, batch: Batch) -> list[Fact]:

@@ -64,7 +64,7 @@ def planned(*words: str) -> list[str]:
 def test_every_layout_listed_fits_and_would_run(model: str, tmp_path: Path) -> None:
     """At half of what the fastest of all needs; bytes are those that a dry run counts."""
     output = tmp_path / "plan.json"
-    words = ["--model", model, "--devices", "4", "--format", "json", "-o", str(output), "--top", "4"]
+    words = ["--model", model, "--devices", "4", "--format", "json", "-o", str(output), "--top", "40"]
     assert main(planned(*words, "--memory", "1GB")) == 0
     memory = json.loads(output.read_text())["layouts"][0]["bytes"] // 2
     assert main(planned(*words, "--memory", f"{memory / 1000}kB")) == 0
@@ -74,6 +74,7 @@ def test_every_layout_listed_fits_and_would_run(model: str, tmp_path: Path) -> N
     seconds = [layout["step_seconds"] for layout in answer["layouts"]]
     assert seconds == sorted(seconds)
     assert all(layout["bytes"] > memory for layout in answer["faster_but_too_large"])
+    assert all(sum(layout["bytes_by_part"].values()) == layout["bytes"] for layout in answer["layouts"])
     flags = [word for flag in answer["flags"] for word in flag.split()]
     config = parse([model, *flags, "--dry-run"]).config
     assert faults(config) == []

@@ -49,6 +49,7 @@ BF16 = {"train__compute_dtype": "bfloat16"}
 
 STEPS: list[dict[str, Any]] = [
     {**mesh(1, 1), **pipeline("gpipe", "selective")},
+    {**mesh(2, 1), **pipeline("1f1b", "none", fuse=True)},
     {**mesh(2, 1, zero=3), **pipeline("1f1b", "none"), **BF16},
     {**mesh(1, 4), **pipeline("1f1b", "full", layers_per_stage=(1, 2, 2, 3), transfer_ticks=2)},
     {**mesh(1, 4), **pipeline("zb_h1", "none"), "model__tie_word_embeddings": True},

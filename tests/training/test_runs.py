@@ -147,6 +147,12 @@ def test_a_dry_run_prints_layout_and_bytes_and_writes_nothing(make_config, capsy
     assert not Path(config.run.dir).exists()
 
 
+def test_a_dry_run_names_the_sums_that_need_more_than_a_tick(make_config, capsys):
+    config = make_config("dry", mesh__pp=1, mesh__dp=2, model__vocab_size=4096)
+    assert train(config, dry_run=True) == 0
+    assert "sums after the ticks" in capsys.readouterr().out
+
+
 def test_uneven_stages_say_what_their_padding_holds(make_config, capsys):
     config = make_config("dry", pipeline__layers_per_stage=(2, 1, 1, 2), model__num_hidden_layers=6)
     assert train(config, dry_run=True) == 0
