@@ -15,13 +15,14 @@ COLORS = {
     "stash": "#4d8b57",
     "inbox and messages": "#a9cf9f",
     "work of a tick": "#b58b2a",
+    "sums after the ticks": "#e3a84f",
 }
 
-LEFT, TOP, BAR, STEP, WIDTH = 150, 64, 18, 28, 900
+LEFT, TOP, BAR, STEP, WIDTH = 150, 84, 18, 28, 900
 
 
 def draw(measured: "Mapping[str, Measured]") -> str:
-    """One bar for each; at least one."""
+    """One bar for each, of the moment when most is held; at least one."""
     scale = (WIDTH - LEFT - 90) / max(each.total for each in measured.values())
     rows = "\n".join(
         _bar(name, each, TOP + STEP * index, scale) for index, (name, each) in enumerate(measured.items())
@@ -36,14 +37,16 @@ def draw(measured: "Mapping[str, Measured]") -> str:
 
 def _bar(name: str, measured: "Measured", y: float, scale: float) -> str:
     memory, x = measured.predicted, float(LEFT)
+    are_over = memory.after_ticks > memory.ticks
     sizes = (
         memory.weights,
         memory.moments,
-        memory.compute_weights,
+        0 if are_over else memory.compute_weights,
         memory.accumulators,
         memory.stash,
         memory.messages,
-        max(memory.work.values()),
+        0 if are_over else max(memory.work.values()),
+        memory.reduction if are_over else 0,
     )
     parts = [f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(name)}</text>']
     for size, color in zip(sizes, COLORS.values(), strict=True):
@@ -61,5 +64,5 @@ def _legend() -> str:
         x, y = 20 + 215 * (index % 4), 12 + 20 * (index // 4)
         parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{color}"/>')
         parts.append(f'<text x="{x + 18}" y="{y + 10}">{escape(name)}</text>')
-    parts.append('<path d="M671,30 v16" stroke="black" stroke-width="1.5"/>')
-    return "".join([*parts, '<text x="683" y="42">as compiled</text>'])
+    parts.append('<path d="M26,51 v16" stroke="black" stroke-width="1.5"/>')
+    return "".join([*parts, '<text x="38" y="63">as compiled</text>'])
